@@ -1,4 +1,4 @@
-"""`make bench-plan`: `zonewise plan -f` on the dump of a large cluster: how long, and how much memory."""
+"""`make bench-plan`: time and memory of `zonewise plan -f` on the dump of a large cluster."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from bench.plan import large
 from bench.report import Row, median, publish
 
 ZONEWISE = str(Path(sys.executable).with_name("zonewise"))
-AHEAD_OF_NEIGHBOURS = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
+NICE = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
 LARGE = large.Size(nodes=5_000, services=2_000, pods=50_000)
 GOAL_SECONDS, GOAL_MIB = 10, 1024
 ROUNDS = 3
-ASKED: dict[str, tuple[str, ...]] = {"plan": (), "plan --lose-zone": ("--lose-zone", large.ZONES[0])}
+COMMANDS: dict[str, tuple[str, ...]] = {"plan": (), "plan --lose-zone": ("--lose-zone", large.ZONES[0])}
 
 NOTES = """\
-The dump is what `kubectl get nodes,services,endpointslices,pods -A -o yaml` prints, with pods of 4 KB and nodes that list fifty images; without slices, the pods tell who serves.
-A fifth of the Services each has no policy, same-zone Prefer, same-zone Require, automatic hints, and topology keys. Memory is the process's peak, as the kernel counts it: the dump itself is in it."""
+The dump is what `kubectl get nodes,services,endpointslices,pods -A -o yaml` prints, with pods of 4 KB and nodes that list fifty images; without slices, endpoints come from the pods.
+A fifth of the Services each has no policy, same-zone Prefer, same-zone Require, automatic hints, and topology keys. Memory is the process's peak resident size, the dump included."""
 
 
 class Run(NamedTuple):
     wall_seconds: float
     cpu_seconds: float
     peak_mib: float
-    said: str
+    output: str
 
 
 def plan(dump: Path, *arguments: str, before: tuple[str, ...] = ()) -> Run:
@@ -40,10 +40,10 @@ def plan(dump: Path, *arguments: str, before: tuple[str, ...] = ()) -> Run:
         wall_seconds = time.monotonic() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
-        said = out.read().decode()
+        output = out.read().decode()
     if status:
-        raise SystemExit(f"zonewise plan -f {dump} failed: {said}")
-    return Run(wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, said)
+        raise SystemExit(f"zonewise plan -f {dump} failed: {output}")
+    return Run(wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
 
 
 def main() -> None:
@@ -57,19 +57,17 @@ def main() -> None:
         ):
             large.write(dump, LARGE, form=form, slices=slices)
             title = f"{name}, {dump.stat().st_size / 2**20:.0f} MiB"
-            for asked, arguments in ASKED.items():
-                rows += _rows(
-                    f"`{asked}`, {title}", [plan(dump, *arguments, before=AHEAD_OF_NEIGHBOURS) for _ in range(ROUNDS)]
-                )
+            for command, arguments in COMMANDS.items():
+                rows += _rows(f"`{command}`, {title}", [plan(dump, *arguments, before=NICE) for _ in range(ROUNDS)])
     publish("plan", "make bench-plan", rows, NOTES)
 
 
-def _rows(what: str, measured: list[Run]) -> list[Row]:
+def _rows(title: str, measured: list[Run]) -> list[Row]:
     runs = [{"wall": run.wall_seconds, "cpu": run.cpu_seconds, "mib": run.peak_mib} for run in measured]
     return [
-        Row(what, "s", median(runs, "wall"), None, "", GOAL_SECONDS, runs),
-        Row(what, "CPU s", median(runs, "cpu"), None, "", None, runs),
-        Row(what, "MiB", max(run["mib"] for run in runs), None, "", GOAL_MIB, runs),
+        Row(title, "s", median(runs, "wall"), None, "", GOAL_SECONDS, runs),
+        Row(title, "CPU s", median(runs, "cpu"), None, "", None, runs),
+        Row(title, "MiB", max(run["mib"] for run in runs), None, "", GOAL_MIB, runs),
     ]
 
 

@@ -1,7 +1,7 @@
-"""The dump of a large cluster, as `kubectl get -A -o yaml` or `-o json` prints it: everything that a plan must read past.
+"""Dump of a large cluster, as `kubectl get -A -o yaml` or `-o json` prints it, with all the fields that a plan skips.
 
-A few objects of each kind are written out whole; all others are these with other names, places and addresses put in, for
-a dump is half a gigabyte and a writer of YAML takes minutes for that.
+A few objects of each kind are serialized. All others are copies with names, nodes and addresses replaced, because a dump
+has half a gigabyte and a YAML writer takes minutes for that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLICIES: tuple[dict[str, str], ...] = (
     {"service.kubernetes.io/topology-mode": "Auto"},
     {"zonewise.dev/topology-keys": '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'},
 )
-_NAMED = ("NAME", "NAMESPACE", "APP", "NODE", "ZONE", "ADDRESS")
+_PLACEHOLDERS = ("NAME", "NAMESPACE", "APP", "NODE", "ZONE", "ADDRESS")
 
 
 class Size(NamedTuple):
@@ -36,8 +36,8 @@ class Size(NamedTuple):
     pods: int
 
 
-class Place(NamedTuple):
-    """What is put in for the words of `_NAMED`: xNODEx, or xNODE7x for that of a slice's eighth endpoint."""
+class Names(NamedTuple):
+    """Values of the placeholders: xNODEx, or xNODE7x for the eighth endpoint of a slice."""
 
     name: str
     namespace: str
@@ -51,7 +51,7 @@ Form = Callable[[list[Any]], str]
 
 
 def write(path: Path, size: Size, *, slices: bool, form: str = "yaml") -> None:
-    """With EndpointSlices, or with pods alone to tell who serves."""
+    """With EndpointSlices, or with pods only."""
     begin, between, end = _FRAMES[form]
     with path.open("w") as file:
         file.write(begin)
@@ -79,44 +79,44 @@ def _texts(size: Size, form: Form, *, slices: bool) -> Iterator[str]:
     nodes = [form([_node()])]
     services = [form([_service(policy)]) for policy in _POLICIES]
     pods = [form([_pod(index)]) for index in range(SAMPLES)]
-    yield from (_put(nodes, index, _of_node(index)) for index in range(size.nodes))
-    yield from (_put(services, index, _of_service(index)) for index in range(size.services))
+    yield from (_fill(nodes, index, _of_node(index)) for index in range(size.nodes))
+    yield from (_fill(services, index, _of_service(index)) for index in range(size.services))
     if slices:
         yield from _slices(size, form)
-    yield from (_put(pods, index, _of_pod(index, size)) for index in range(size.pods))
+    yield from (_fill(pods, index, _of_pod(index, size)) for index in range(size.pods))
 
 
 def _slices(size: Size, form: Form) -> Iterator[str]:
     served = cache(lambda count: form([_slice(count)]))
     for index in range(size.services):
         pods = range(index, size.pods, size.services)
-        text = _put([served(len(pods))], 0, _of_service(index))
-        for number, each in enumerate(pods):
-            text = _put([text], 0, _of_pod(each, size), str(number))
+        text = _fill([served(len(pods))], 0, _of_service(index))
+        for number, pod_index in enumerate(pods):
+            text = _fill([text], 0, _of_pod(pod_index, size), str(number))
         yield text
 
 
-def _put(templates: list[str], index: int, place: Place, number: str = "") -> str:
+def _fill(templates: list[str], index: int, names: Names, number: str = "") -> str:
     text = templates[index % len(templates)]
-    for word, value in zip(_NAMED, place, strict=True):
+    for word, value in zip(_PLACEHOLDERS, names, strict=True):
         text = text.replace(f"x{word}{number}x", value)
     return text
 
 
-def _of_node(index: int) -> Place:
-    return Place(f"node-{index}", "", "", f"node-{index}", ZONES[index % len(ZONES)], "")
+def _of_node(index: int) -> Names:
+    return Names(f"node-{index}", "", "", f"node-{index}", ZONES[index % len(ZONES)], "")
 
 
-def _of_service(index: int) -> Place:
+def _of_service(index: int) -> Names:
     name, address = f"web-{index}", f"10.96.{index >> 8}.{index & 255}"
-    return Place(name, f"team-{index % NAMESPACES}", name, "", "", address)
+    return Names(name, f"team-{index % NAMESPACES}", name, "", "", address)
 
 
-def _of_pod(index: int, size: Size) -> Place:
+def _of_pod(index: int, size: Size) -> Names:
     service = index % size.services
-    node = (index * 2_654_435_761 >> 8) % size.nodes  # anywhere, and the same each time
+    node = (index * 2_654_435_761 >> 8) % size.nodes  # scattered, but reproducible
     address = f"10.{128 + (index >> 16)}.{index >> 8 & 255}.{index & 255}"
-    return Place(
+    return Names(
         f"web-{service}-{index}",
         f"team-{service % NAMESPACES}",
         f"web-{service}",
@@ -127,7 +127,7 @@ def _of_pod(index: int, size: Size) -> Place:
 
 
 def _pod(index: int) -> dict[str, Any]:
-    """kubectl leaves out who wrote which field."""
+    """Without managedFields, which kubectl omits."""
     made = pod(index, random.Random(index))
     metadata, labels = made["metadata"], made["metadata"]["labels"]
     del metadata["managedFields"]
@@ -141,7 +141,8 @@ def _node() -> dict[str, Any]:
     capacity = {"cpu": "16", "memory": "65536Mi", "pods": "110", "ephemeral-storage": "101430960Ki"}
     labels = {"kubernetes.io/hostname": "xNODEx", "topology.kubernetes.io/zone": "xZONEx", "kubernetes.io/os": "linux"}
     images = [
-        {"names": [f"registry.example/app-{each}:v1.{each}"], "sizeBytes": 1_000_000 + each} for each in range(50)
+        {"names": [f"registry.example/app-{number}:v1.{number}"], "sizeBytes": 1_000_000 + number}
+        for number in range(50)
     ]
     conditions = [
         {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": f"Kubelet{kind}"}

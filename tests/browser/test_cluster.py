@@ -1,4 +1,4 @@
-"""The page of a real API server: what changes there changes here, what proxies count flows here, and who may look."""
+"""The page with a real API server: changes of the cluster, measured traffic, and authorization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from support.dashboard.cluster import SAME_ZONE, ZONE, node, service, slice_of
-from support.dashboard.server import OpenPage, ended, started
+from support.dashboard.server import OpenPage, start_dashboard, stop_dashboard
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -29,7 +29,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Proxies:
-    """What the proxies of three zones tell: counters by the names that ours have, each zone's at its nodes' address."""
+    """Metrics servers of three zones with the counters of the Zonewise proxy, at the addresses of the nodes."""
 
     def __init__(self) -> None:
         labels = ("namespace", "service", "client_zone", "endpoint_zone")
@@ -40,7 +40,7 @@ class Proxies:
             for zone, registry in self._registries.items()
         }
 
-    def carry(self, client: str, endpoint: str, number: int) -> None:
+    def count(self, client: str, endpoint: str, number: int) -> None:
         self._bytes[client].labels("shop", "catalog", client, endpoint).inc(number)
 
     @contextmanager
@@ -72,9 +72,9 @@ class Proxies:
 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[Proxies]:
-    found = Proxies()
-    with found.serving():
-        yield found
+    servers = Proxies()
+    with servers.serving():
+        yield servers
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def shop(plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(scope="module")
 def url(shop: ControlPlane, proxies: Proxies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("dashboard") / "log"
-    dashboard = started(log, "--kubeconfig", str(shop.kubeconfig), "--proxy-port", str(proxies.port))
+    dashboard = start_dashboard(log, "--kubeconfig", str(shop.kubeconfig), "--proxy-port", str(proxies.port))
     yield dashboard.url
-    ended(dashboard)
+    stop_dashboard(dashboard)
 
 
 def add_service(plane: ControlPlane, name: str, places: list[tuple[str, str]]) -> None:
@@ -101,7 +101,7 @@ def add_service(plane: ControlPlane, name: str, places: list[tuple[str, str]]) -
     plane.request("POST", SLICES, slice_of(name, "shop", places))
 
 
-def test_what_changes_in_the_cluster_changes_on_the_page(shop: ControlPlane, url: str, open_page: OpenPage) -> None:
+def test_changes_of_the_cluster_appear_on_the_page(shop: ControlPlane, url: str, open_page: OpenPage) -> None:
     page = open_page(f"{url}#services")
     row = page.locator(".rows .row", has_text="catalog")
     expect(row.locator(".bar-text")).to_have_text("33 %")
@@ -126,61 +126,61 @@ def test_what_changes_in_the_cluster_changes_on_the_page(shop: ControlPlane, url
     expect(page.locator(".zone-name")).to_have_count(3)
 
 
-def carry_some(proxies: Proxies) -> None:
-    """Three quarters stay. The page shows what the last minute brought, which a busy machine may take to look."""
-    proxies.carry("zone-a", "zone-a", 600_000)
-    proxies.carry("zone-a", "zone-b", 150_000)
-    proxies.carry("zone-c", "zone-b", 50_000)
+def count_traffic(proxies: Proxies) -> None:
+    """Three quarters stay in zone. The page shows the last minute only, so slow tests must count again."""
+    proxies.count("zone-a", "zone-a", 600_000)
+    proxies.count("zone-a", "zone-b", 150_000)
+    proxies.count("zone-c", "zone-b", 50_000)
 
 
-def test_what_proxies_count_flows_on_the_map(proxies: Proxies, url: str, open_page: OpenPage) -> None:
+def test_measured_traffic_appears_on_the_map(proxies: Proxies, url: str, open_page: OpenPage) -> None:
     page = open_page(url)
     crossing = page.locator(".figure.crosses .figure-value")
     expect(crossing).not_to_have_text("\N{EN DASH}")
-    carry_some(proxies)
+    count_traffic(proxies)
     expect(page.locator(".figure.stays .figure-value")).to_have_text("75 %")
     expect(page.locator(".flow")).to_have_count(2)
     expect(crossing).to_contain_text("kB/s")
     page.get_by_text("Traffic as a table").click()
     expect(page.locator(".as-table tbody tr")).to_have_count(3)
-    carry_some(proxies)
+    count_traffic(proxies)
     page.keyboard.press("2")
-    expect(page.locator(".rows .row .bar-text").first).to_have_attribute("title", "measured; 33 % foreseen")
-    carry_some(proxies)
+    expect(page.locator(".rows .row .bar-text").first).to_have_attribute("title", "measured; 33 % forecast")
+    count_traffic(proxies)
     later = open_page(url)
     expect(later.locator(".figure.stays .figure-value")).to_have_text("75 %")
 
 
 @pytest.fixture
-def guarded(shop: ControlPlane, tmp_path: Path) -> Iterator[str]:
-    dashboard = started(tmp_path / "log", "--kubeconfig", str(shop.kubeconfig), "--login")
+def login_url(shop: ControlPlane, tmp_path: Path) -> Iterator[str]:
+    dashboard = start_dashboard(tmp_path / "log", "--kubeconfig", str(shop.kubeconfig), "--login")
     yield dashboard.url
-    ended(dashboard)
+    stop_dashboard(dashboard)
 
 
-def test_the_api_server_says_who_may_look(shop: ControlPlane, guarded: str, open_page: OpenPage) -> None:
-    assert guarded.startswith("https://")
-    tokens = {name: token_of(shop, name) for name in ("friend", "stranger")}
+def test_the_api_server_authorizes_viewers(shop: ControlPlane, login_url: str, open_page: OpenPage) -> None:
+    assert login_url.startswith("https://")
+    tokens = {name: create_token(shop, name) for name in ("friend", "stranger")}
     allow(shop, "friend")
-    assert [status(guarded, "events", token) for token in ("", "nonsense", tokens["stranger"])] == [401, 401, 401]
-    assert status(guarded, "simulation", tokens["friend"]) == 200
-    page = open_page(guarded, live=False)
+    assert [status(login_url, "events", token) for token in ("", "nonsense", tokens["stranger"])] == [401, 401, 401]
+    assert status(login_url, "simulation", tokens["friend"]) == 200
+    page = open_page(login_url, live=False)
     for token in ("nonsense", tokens["stranger"]):
         page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Look").click()
-        expect(page.get_by_role("alert")).to_contain_text("does not let this token in")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("rejected this token")
     page.get_by_label("Token").fill(tokens["friend"])
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Log in").click()
     page.wait_for_selector('#connection[data-state="live"]')
     expect(page.locator(".zone")).to_have_count(3)
     (cookie,) = page.context.cookies()
     assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")
-    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
     assert page.context.cookies() == []
 
 
-def token_of(plane: ControlPlane, name: str) -> str:
+def create_token(plane: ControlPlane, name: str) -> str:
     accounts = "/api/v1/namespaces/shop/serviceaccounts"
     plane.request("POST", accounts, {"metadata": {"name": name}})
     token: str = plane.request("POST", f"{accounts}/{name}/token", {"spec": {}})["status"]["token"]
@@ -203,8 +203,8 @@ def status(url: str, path: str, token: str) -> int:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     request = urllib.request.Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(request, context=context, timeout=60) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, context=context, timeout=60) as reply:
+            return int(reply.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code

@@ -1,4 +1,4 @@
-"""The page itself, shown dumps and a board that moves: large, hostile, small screens, keys alone, what-if."""
+"""The page with dumps and changing state: large clusters, hostile names, small screens, keyboard, what-if."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
-from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile_cluster, node, service, slice_of
 from support.dashboard.server import OpenPage
 from zonewise.dashboard import from_dump
 from zonewise.dashboard.auth import LoopbackAuthenticator
@@ -31,16 +31,16 @@ from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 
 VIEWS = ("overview", "services", "budgets", "volumes", "what-if", "simulator")
-MOST_CPU_SECONDS_PER_UPDATE = 0.1
-"""Of the page's main thread, for an update that touches everything: a tenth of what a person calls stuck."""
+MAX_CPU_SECONDS_PER_UPDATE = 0.1
+"""CPU time of the main thread for an update of everything: a tenth of what users perceive as stuck."""
 
 UPDATES = "performance.getEntriesByName('zonewise-update').length"
-MOST_MEDIAN_FRAME_MS = 2.5 * 1000 / 60
-"""Two frames of a usual screen, and what clocks differ by."""
+MAX_MEDIAN_FRAME_MS = 2.5 * 1000 / 60
+"""Two frames at 60 Hz, with a margin for clock differences."""
 FRAMES_SECONDS = 3.0
 BLOCKED_MS = 200
-MOST_BLOCKED = 0.5
-"""Of the time: neighbours on the machine take some of it, a page that is stuck in every update nearly all."""
+MAX_BLOCKED = 0.5
+"""Share of the time. Other load on the machine takes some; a page stuck in every update takes nearly all."""
 
 ShowDump = Callable[[list[dict[str, Any]]], str]
 
@@ -84,10 +84,10 @@ def go(page: Page, view: str) -> None:
 
 
 @dataclass
-class Shown:
-    """A board that pages look at, and the loop that its server runs in."""
+class PageServer:
+    """A live state, its server's address, and the event loop of the server."""
 
-    board: LiveState
+    state: LiveState
     url: str
     loop: asyncio.AbstractEventLoop
 
@@ -98,33 +98,33 @@ class Shown:
         asyncio.run_coroutine_threadsafe(changed(), self.loop).result(60)
 
 
-Show = Callable[[Callable[[], list[dict[str, Any]]]], Shown]
+Show = Callable[[Callable[[], list[dict[str, Any]]]], PageServer]
 
 
 @pytest.fixture(scope="module")
 def show() -> Iterator[Show]:
-    """`show(world)`: one server for each world, in a thread of its own."""
+    """`show(objects)`: one server per set of objects, in a thread of its own."""
     with _loop() as loop:
-        shown: dict[Callable[[], list[dict[str, Any]]], Shown] = {}
+        shown: dict[Callable[[], list[dict[str, Any]]], PageServer] = {}
         serving: list[Any] = []
 
-        async def start(board: LiveState, situation: Snapshot) -> str:
-            serving.append(serve(DashboardServer(board, lambda: situation, LoopbackAuthenticator()).application()))
+        async def start(state: LiveState, snapshot: Snapshot) -> str:
+            serving.append(serve(DashboardServer(state, lambda: snapshot, LoopbackAuthenticator()).application()))
             runner = await serving[-1].__aenter__()
             return f"http://127.0.0.1:{await listen(runner, 'the test', '127.0.0.1', 0, None)}/"
 
-        def show_it(world: Callable[[], list[dict[str, Any]]]) -> Shown:
-            if world not in shown:
-                board = LiveState({"source": "a test", "live": True, "version": "0", "login": False})
-                data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world()}).encode()
-                situation = from_dump.show(from_dump.read(data, "a test"), board, HintsForm.STABLE)
-                url = asyncio.run_coroutine_threadsafe(start(board, situation), loop).result(60)
-                shown[world] = Shown(board, url, loop)
-            return shown[world]
+        def show_objects(objects: Callable[[], list[dict[str, Any]]]) -> PageServer:
+            if objects not in shown:
+                state = LiveState({"source": "a test", "live": True, "version": "0", "login": False})
+                data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects()}).encode()
+                snapshot = from_dump.publish_dump(from_dump.read_dump(data, "a test"), state, HintsForm.STABLE)
+                url = asyncio.run_coroutine_threadsafe(start(state, snapshot), loop).result(60)
+                shown[objects] = PageServer(state, url, loop)
+            return shown[objects]
 
-        yield show_it
-        for each in serving:
-            asyncio.run_coroutine_threadsafe(each.__aexit__(None, None, None), loop).result(60)
+        yield show_objects
+        for server in serving:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
 
 
 @contextmanager
@@ -140,9 +140,9 @@ def _loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def test_a_dump_is_shown_and_said_to_stand_still(show_dump: ShowDump, open_page: OpenPage) -> None:
+def test_a_dump_is_shown_as_not_live(show_dump: ShowDump, open_page: OpenPage) -> None:
     page = open_page(show_dump(shop()))
-    expect(page.locator("#source")).to_contain_text("a dump: nothing moves")
+    expect(page.locator("#source")).to_contain_text("a dump, not live")
     expect(page.locator(".zone-name")).to_have_text(["zone-a", "zone-b", "zone-c"])
     expect(page.locator(".node.ready")).to_have_count(6)
     go(page, "services")
@@ -152,7 +152,7 @@ def test_a_dump_is_shown_and_said_to_stand_still(show_dump: ShowDump, open_page:
     expect(page.locator(".detail .remedy")).to_contain_text("What would change it")
 
 
-def test_what_if_answers_as_plan_does(show: Show, open_page: OpenPage) -> None:
+def test_what_if_shows_the_answer_and_the_plan_command(show: Show, open_page: OpenPage) -> None:
     page = open_page(show(shop).url)
     go(page, "what-if")
     page.get_by_label("Policy").select_option("same-zone")
@@ -172,7 +172,7 @@ def test_what_if_answers_as_plan_does(show: Show, open_page: OpenPage) -> None:
     expect(page.locator("#view-what-if [role=alert]")).to_contain_text("no such Service")
 
 
-def test_headless_services_are_in_force_where_our_dns_runs(show: Show, open_page: OpenPage) -> None:
+def test_headless_services_are_in_force_with_zonewise_dns(show: Show, open_page: OpenPage) -> None:
     page = open_page(f"{show(headless).url}#services/shop/pods")
     badge = page.locator(".detail .badge").first
     expect(badge).to_contain_text("not in force")
@@ -182,8 +182,8 @@ def test_headless_services_are_in_force_where_our_dns_runs(show: Show, open_page
     expect(page.locator(".detail")).not_to_contain_text("stock DNS")
 
 
-def test_hostile_names_are_only_text(show: Show, open_page: OpenPage) -> None:
-    page = open_page(show(hostile).url)
+def test_hostile_names_are_inserted_as_text(show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(hostile_cluster).url)
     for view in VIEWS:
         go(page, view)
         page.wait_for_function("view => document.getElementById(`view-${view}`).childElementCount > 0", arg=view)
@@ -206,7 +206,7 @@ def test_hostile_names_are_only_text(show: Show, open_page: OpenPage) -> None:
     assert page.locator("main img[src='x'], main script").count() == 0
 
 
-def test_keys_alone_reach_everything(show: Show, open_page: OpenPage) -> None:
+def test_everything_is_reachable_by_keyboard(show: Show, open_page: OpenPage) -> None:
     page = open_page(show(shop).url)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -244,9 +244,9 @@ def test_keys_alone_reach_everything(show: Show, open_page: OpenPage) -> None:
     expect(page.locator("#keys")).to_be_hidden()
 
 
-@pytest.mark.parametrize("size", [(360, 740), (1440, 900)], ids=["phone", "desk"])
+@pytest.mark.parametrize("size", [(360, 740), (1440, 900)], ids=["phone", "desktop"])
 def test_nothing_is_wider_than_the_screen(size: tuple[int, int], show: Show, open_page: OpenPage) -> None:
-    page = open_page(show(hostile).url, viewport={"width": size[0], "height": size[1]}, color_scheme="dark")
+    page = open_page(show(hostile_cluster).url, viewport={"width": size[0], "height": size[1]}, color_scheme="dark")
     for view in VIEWS:
         go(page, view)
         if view == "simulator":
@@ -255,7 +255,7 @@ def test_nothing_is_wider_than_the_screen(size: tuple[int, int], show: Show, ope
         assert wide <= 0, f"{view} is {wide} pixels too wide"
 
 
-def test_theme_follows_the_system_until_told(show: Show, open_page: OpenPage) -> None:
+def test_the_theme_follows_the_system_until_changed(show: Show, open_page: OpenPage) -> None:
     page = open_page(show(shop).url, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(ground) == "rgb(12, 18, 24)"
@@ -264,9 +264,7 @@ def test_theme_follows_the_system_until_told(show: Show, open_page: OpenPage) ->
 
 
 def test_500_nodes_and_2000_services_without_jank(show: Show, open_page: OpenPage) -> None:
-    """What an update costs the page's main thread, in CPU time, so that a busy machine does not count; and how its frames
-    come meanwhile, of which a busy machine delays some.
-    """
+    """CPU time of updates, which does not depend on the load of the machine, and frame times, which do in part."""
     shown = show(large)
     page = open_page(shown.url)
     expect(page.locator(".node")).to_have_count(500)
@@ -275,14 +273,14 @@ def test_500_nodes_and_2000_services_without_jank(show: Show, open_page: OpenPag
     for view in ("overview", "services"):
         go(page, view)
         elements = page.evaluate("document.querySelectorAll('*').length")
-        assert elements < 3000, "rows out of sight exist"
+        assert elements < 3000, "hidden rows exist"
         spent, updates = _cost(page, devtools, shown)
         assert updates >= 10
-        assert spent / updates < MOST_CPU_SECONDS_PER_UPDATE, f"{view}: {spent / updates:.3f} s for each of {updates}"
+        assert spent / updates < MAX_CPU_SECONDS_PER_UPDATE, f"{view}: {spent / updates:.3f} s for each of {updates}"
         frames = _frames(page, shown)
         print(f"{view}: {spent / updates * 1000:.0f} ms CPU an update; {frames}")
-        assert frames.median_ms < MOST_MEDIAN_FRAME_MS, f"{view}: {frames}"
-        assert frames.blocked < MOST_BLOCKED, f"{view}: {frames}"
+        assert frames.median_ms < MAX_MEDIAN_FRAME_MS, f"{view}: {frames}"
+        assert frames.blocked < MAX_BLOCKED, f"{view}: {frames}"
     before = page.locator(".rows .row .name").first.text_content()
     page.locator(".scroller").focus()
     page.keyboard.press("End")
@@ -292,7 +290,7 @@ def test_500_nodes_and_2000_services_without_jank(show: Show, open_page: OpenPag
     assert page.locator(".rows .row").count() < 60
 
 
-def _cost(page: Page, devtools: Any, shown: Shown) -> tuple[float, int]:
+def _cost(page: Page, devtools: Any, shown: PageServer) -> tuple[float, int]:
     begin, seen = _task_seconds(devtools), page.evaluate(UPDATES)
     _update_ten_times(page, shown)
     return _task_seconds(devtools) - begin, page.evaluate(UPDATES) - seen
@@ -300,7 +298,7 @@ def _cost(page: Page, devtools: Any, shown: Shown) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Frames:
-    """`blocked` is the share of the time in which nothing was drawn for longer than people take for smooth."""
+    """`blocked` is the share of time in frames longer than BLOCKED_MS."""
 
     count: int
     median_ms: float
@@ -314,8 +312,8 @@ class Frames:
         )
 
 
-def _frames(page: Page, shown: Shown) -> Frames:
-    """From one to the next, while updates come."""
+def _frames(page: Page, shown: PageServer) -> Frames:
+    """Frame times while updates arrive."""
     page.evaluate(
         """() => {
             window.framesAt = [];
@@ -331,20 +329,20 @@ def _frames(page: Page, shown: Shown) -> Frames:
         _update_ten_times(page, shown)
     at = page.evaluate("() => { cancelAnimationFrame(window.watchingFrames); return window.framesAt; }")
     took = [after - before for before, after in itertools.pairwise(at)]
-    blocked = sum(each for each in took if each > BLOCKED_MS) / sum(took)
+    blocked = sum(frame_ms for frame_ms in took if frame_ms > BLOCKED_MS) / sum(took)
     return Frames(len(took), statistics.median(took), max(took), blocked)
 
 
-def _update_ten_times(page: Page, shown: Shown) -> None:
+def _update_ten_times(page: Page, shown: PageServer) -> None:
     seen = page.evaluate(UPDATES)
     for step in range(10):
-        services = dict(shown.board.tables["services"])
+        services = dict(shown.state.tables["services"])
         for name in list(services)[step::10]:
             row = services[name]
             assert isinstance(row, ServiceRow)
             services[name] = msgspec.structs.replace(row, in_zone=step / 10, sentence=f"changed {step} times")
-        shown.change(shown.board.show, {"services": services})
-        shown.change(shown.board.show_traffic, _traffic(services, step))
+        shown.change(shown.state.publish, {"services": services})
+        shown.change(shown.state.publish_traffic, _traffic(services, step))
         page.wait_for_function(f"seen => {UPDATES} > seen", arg=seen + step)
 
 
@@ -356,5 +354,5 @@ def _traffic(services: dict[str, Any], step: int) -> TrafficSample:
 
 
 def _task_seconds(devtools: Any) -> float:
-    found = {metric["name"]: metric["value"] for metric in devtools.send("Performance.getMetrics")["metrics"]}
-    return float(found["TaskDuration"])
+    metrics = {metric["name"]: metric["value"] for metric in devtools.send("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])

@@ -1,4 +1,4 @@
-"""deploy/dashboard.yaml: the page does its whole work with exactly the rights it gives, and lets in who may look."""
+"""deploy/dashboard.yaml: the dashboard needs exactly the rights that it grants, and authorizes viewers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def _arguments() -> list[str]:
-    (workload,) = [document for document in documents("dashboard.yaml") if document["kind"] == "Deployment"]
-    found: list[str] = workload["spec"]["template"]["spec"]["containers"][0]["args"]
-    return [each for each in found if not each.startswith("--port")]
+    (workload,) = [body for body in documents("dashboard.yaml") if body["kind"] == "Deployment"]
+    arguments: list[str] = workload["spec"]["template"]["spec"]["containers"][0]["args"]
+    return [argument for argument in arguments if not argument.startswith("--port")]
 
 
-async def test_it_uses_all_of_its_rights_and_needs_no_other(
+async def test_the_dashboard_uses_all_of_its_rights_and_no_other(
     private_cluster: Callable[..., ControlPlane], tmp_path: Path
 ) -> None:
     plane = private_cluster(flags=audit_flags(tmp_path))
     site = Deployed(plane, tmp_path)
     site.apply("tdb.yaml")
     site.apply("dashboard.yaml")
-    plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", {"metadata": {"name": "looker"}})
+    plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", {"metadata": {"name": "viewer"}})
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         config = await site.kubeconfig(client, ACCOUNT)
         token = json.loads(await _token(client))["status"]["token"]
@@ -43,13 +43,13 @@ async def test_it_uses_all_of_its_rights_and_needs_no_other(
     try:
         program.wait_ready()
         port = int(program.next_word().split("  ")[0].rstrip("/").rpartition(":")[2])
-        assert _status(port, token) in {401, 403}, "not everybody whom the API server knows may look"
-        subject = {"kind": "ServiceAccount", "name": "looker", "namespace": SYSTEM}
+        assert _status(port, token) in {401, 403}, "an authenticated user without the right is refused"
+        subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": SYSTEM}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "zonewise-dashboard-viewer"}
         plane.request(
             "POST", f"{ROLES}/clusterrolebindings", {"metadata": {"name": "l"}, "roleRef": role, "subjects": [subject]}
         )
-        await eventually(lambda: _status(port, token) == 200, "who may look does")
+        await eventually(lambda: _status(port, token) == 200, "an authorized user gets the page")
         await eventually(lambda: _used(site) == scopes("dashboard.yaml", ACCOUNT), "every right is used")
         assert not site.refused(ACCOUNT)
     finally:
@@ -62,18 +62,18 @@ def _used(site: Deployed) -> set[Scope]:
 
 async def _token(client: Client) -> bytes:
     body = b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}'
-    return await client.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/looker/token", body=body)
+    return await client.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/viewer/token", body=body)
 
 
 def _status(port: int, token: str) -> int:
-    """Of what the page is fed with, over TLS with the certificate that it made itself."""
+    """Of the event stream, over TLS with the self-signed certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     request = urllib.request.Request(f"https://127.0.0.1:{port}/events", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=30, context=context) as reply:
+            return int(reply.status)
     except urllib.error.HTTPError as error:
         with error:
             return int(error.code)

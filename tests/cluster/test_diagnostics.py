@@ -1,4 +1,4 @@
-"""plan, explain, status and doctor on a live cluster: what they say of a dump, and one line where they may not look."""
+"""plan, explain, status and doctor on a live cluster: agreement with a dump, and one-line errors."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PATHS = {
 }
 
 
-def _knows_budgets(plane: ControlPlane) -> bool:
+def _budgets_defined(plane: ControlPlane) -> bool:
     groups = plane.request("GET", "/apis")["groups"]
     return any(group["name"] == "zonewise.dev" for group in groups)
 
 
 @pytest.fixture(scope="module")
 def shop(run_directory: Run) -> Iterator[ControlPlane]:
-    """An API server that knows what stands in the dump, and nothing else."""
+    """An API server with the objects of the dump."""
     plane = run_directory.private()
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "shop"}})
     plane.request("POST", "/api/v1/namespaces/shop/serviceaccounts", {"metadata": {"name": "default"}})
@@ -50,84 +50,84 @@ def shop(run_directory: Run) -> Iterator[ControlPlane]:
     plane.request(
         "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(BUDGETS.read_text())
     )
-    wait_for(lambda: _knows_budgets(plane))
+    wait_for(lambda: _budgets_defined(plane))
     pod = {"metadata": {"name": "client"}, "spec": {"nodeName": "eu-1c-0", "containers": [{"name": "c", "image": "i"}]}}
     plane.request("POST", "/api/v1/namespaces/shop/pods", pod)
-    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"metadata": {"name": "data"}, "spec": {**asked, "storageClassName": "none"}}
+    request = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"metadata": {"name": "data"}, "spec": {**request, "storageClassName": "none"}}
     plane.request("POST", "/api/v1/namespaces/shop/persistentvolumeclaims", claim)
     yield plane
     run_directory.remove(plane)
 
 
-Say = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def say(shop: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Say:
+def run_command(shop: ControlPlane, capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Exit code, stdout and stderr of a command on that cluster."""
 
-    def run(words: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
-        structlog.reset_defaults()  # a command that ends logs as it does for people, not as tests want it
-        where = [] if " -f " in words else ["--kubeconfig", str(kubeconfig or shop.kubeconfig)]
-        with pytest.raises(SystemExit) as left:
-            main([*words.split(), *where])
+    def run(command: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
+        structlog.reset_defaults()  # commands configure logging themselves
+        where = [] if " -f " in command else ["--kubeconfig", str(kubeconfig or shop.kubeconfig)]
+        with pytest.raises(SystemExit) as exited:
+            main([*command.split(), *where])
         shown = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return left.value.code, shown.out, shown.err
+        assert isinstance(exited.value.code, int)
+        return exited.value.code, shown.out, shown.err
 
     return run
 
 
-def read(text: str) -> Any:
+def parse(text: str) -> Any:
     return json.loads(text)
 
 
 @pytest.mark.parametrize(
     "change", ["", "--lose-zone eu-1a", "--set same-zone=Prefer -n shop", "--replicas shop/cart=12"]
 )
-def test_a_live_plan_is_that_of_a_dump(say: Say, change: str) -> None:
-    """But for what the API server itself brings along."""
-    code, live, _ = say(f"plan {change} -o json" if "-n" in change else f"plan -n shop {change} -o json")
-    _, dumped, _ = say(f"plan -n shop {change} -o json -f {SHOP}".replace("-n shop -n shop", "-n shop"))
+def test_a_live_plan_equals_the_plan_of_a_dump(run_command: RunCommand, change: str) -> None:
+    """Except for objects that the API server creates."""
+    code, live, _ = run_command(f"plan {change} -o json" if "-n" in change else f"plan -n shop {change} -o json")
+    _, from_dump, _ = run_command(f"plan -n shop {change} -o json -f {SHOP}".replace("-n shop -n shop", "-n shop"))
     assert code == 0
-    assert read(live) == read(dumped)
-    assert {row["today"]["outlook"]["name"] for row in read(live)["rows"]} == {"cart", "db", "web"}
+    assert parse(live) == parse(from_dump)
+    assert {row["today"]["outlook"]["name"] for row in parse(live)["rows"]} == {"cart", "db", "web"}
 
 
-@pytest.mark.parametrize("words", ["explain service shop/db", "explain service shop/cart --from-node eu-1b-0"])
-def test_explain_says_the_same_live_and_of_a_dump(say: Say, words: str) -> None:
-    live, dumped = say(f"{words} -o json"), say(f"{words} -o json -f {SHOP}")
-    assert live[0] == dumped[0] == 0
-    assert read(live[1]) == read(dumped[1])
+@pytest.mark.parametrize("command", ["explain service shop/db", "explain service shop/cart --from-node eu-1b-0"])
+def test_explain_service_agrees_live_and_on_a_dump(run_command: RunCommand, command: str) -> None:
+    live, from_dump = run_command(f"{command} -o json"), run_command(f"{command} -o json -f {SHOP}")
+    assert live[0] == from_dump[0] == 0
+    assert parse(live[1]) == parse(from_dump[1])
 
 
-def test_a_pod_is_where_it_runs(say: Say) -> None:
-    code, out, _ = say("explain service shop/db --from-pod client --all-services -o json")
-    found = read(out)
-    assert (code, found["client"], found["verdict"]) == (
+def test_a_client_pod_is_located_by_its_node(run_command: RunCommand) -> None:
+    code, out, _ = run_command("explain service shop/db --from-pod client --all-services -o json")
+    report = parse(out)
+    assert (code, report["client"], report["verdict"]) == (
         1,
         "pod shop/client on node eu-1c-0",
         "reaches none of 2 endpoints",
     )
 
 
-def test_status_and_doctor_of_a_cluster_without_zonewise(say: Say) -> None:
-    code, out, _ = say("status -o json")
-    found = read(out)
-    assert (code, found["installed"], found["unread"]) == (1, False, [])
-    assert {zone["name"]: zone["nodes"] for zone in found["zones"]} == {"eu-1a": 2, "eu-1b": 2, "eu-1c": 3}
-    assert [trouble["code"] for trouble in found["troubles"]] == ["ServicesNotInForce"]
-    assert found["traffic"]["problem"] == ""
-    assert read(say("status --no-traffic -o json")[1])["traffic"]["problem"] == "not asked for"
-    code, out, _ = say("doctor -o json")
-    by_code = {finding["code"]: finding for finding in read(out)["findings"]}
-    assert (code, "CutOff" in by_code) == (0, False), "kube-proxy carries them all, and cuts nobody off"
+def test_status_and_doctor_of_a_cluster_without_zonewise(run_command: RunCommand) -> None:
+    code, out, _ = run_command("status -o json")
+    report = parse(out)
+    assert (code, report["installed"], report["unread"]) == (1, False, [])
+    assert {zone["name"]: zone["nodes"] for zone in report["zones"]} == {"eu-1a": 2, "eu-1b": 2, "eu-1c": 3}
+    assert [trouble["code"] for trouble in report["troubles"]] == ["ServicesNotInForce"]
+    assert report["traffic"]["problem"] == ""
+    assert parse(run_command("status --no-traffic -o json")[1])["traffic"]["problem"] == "not asked for"
+    code, out, _ = run_command("doctor -o json")
+    by_code = {finding["code"]: finding for finding in parse(out)["findings"]}
+    assert (code, "CutOff" in by_code) == (0, False), "kube-proxy serves them all, and cuts no client off"
     assert {"Server", "Clock", "Labels", "InstallRights", "NotInstalled", "NotInForce", "NeedsProxy"} <= by_code.keys()
     assert by_code["Clock"]["level"] == by_code["InstallRights"]["level"] == "Fine"
 
 
-def test_what_runs_is_seen_and_what_it_may_not_do(shop: ControlPlane, say: Say) -> None:
+def test_components_and_their_missing_rights_are_found(shop: ControlPlane, run_command: RunCommand) -> None:
     labels = {"app.kubernetes.io/name": "zonewise-dns"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     body = {
@@ -137,13 +137,15 @@ def test_what_runs_is_seen_and_what_it_may_not_do(shop: ControlPlane, say: Say) 
     path = "/apis/apps/v1/namespaces/shop/deployments"
     shop.request("POST", path, body)
     try:
-        found = read(say("status -o json")[1])
-        assert [(component["name"], component["wanted"], component["ready"]) for component in found["components"]] == [
+        report = parse(run_command("status -o json")[1])
+        assert [(component["name"], component["wanted"], component["ready"]) for component in report["components"]] == [
             ("zonewise-dns", 2, 0)
         ]
-        assert found["troubles"][0]["code"] == "ComponentNotReady"
+        assert report["troubles"][0]["code"] == "ComponentNotReady"
         (right,) = [
-            finding for finding in read(say("doctor -o json")[1])["findings"] if finding["code"] == "ComponentRights"
+            finding
+            for finding in parse(run_command("doctor -o json")[1])["findings"]
+            if finding["code"] == "ComponentRights"
         ]
         assert (right["level"], "watch nodes" in right["objects"]) == ("Wrong", True)
     finally:
@@ -151,19 +153,25 @@ def test_what_runs_is_seen_and_what_it_may_not_do(shop: ControlPlane, say: Say) 
 
 
 @pytest.fixture(scope="module")
-def reader(shop: ControlPlane) -> Path:
-    """Who may read what routing depends on, and no workloads."""
+def routing_reader(shop: ControlPlane) -> Path:
+    """A user who may read what routing depends on, but no workloads."""
     kinds = {"": ["nodes", "namespaces", "services"], "discovery.k8s.io": ["endpointslices"]}
     rules = [{"apiGroups": [group], "resources": plurals, "verbs": ["get", "list"]} for group, plurals in kinds.items()]
     path, role = "/apis/rbac.authorization.k8s.io/v1", {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-    shop.request("POST", f"{path}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}
-    binding = {"metadata": {"name": "reader"}, "roleRef": {**role, "name": "reader"}, "subjects": [subject]}
+    shop.request("POST", f"{path}/clusterroles", {"metadata": {"name": "routing-reader"}, "rules": rules})
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "routing-reader"}
+    binding = {
+        "metadata": {"name": "routing-reader"},
+        "roleRef": {**role, "name": "routing-reader"},
+        "subjects": [subject],
+    }
     shop.request("POST", f"{path}/clusterrolebindings", binding)
-    return shop.add_user("reader", "reader")
+    return shop.add_user("routing-reader", "routing-reader")
 
 
-def test_a_proxy_in_kube_proxys_place_is_seen_by_every_command(shop: ControlPlane, reader: Path, say: Say) -> None:
+def test_every_command_detects_a_proxy_for_all_services(
+    shop: ControlPlane, routing_reader: Path, run_command: RunCommand
+) -> None:
     labels = {"app.kubernetes.io/name": "zonewise-proxy"}
     container = {"name": "c", "image": "i", "args": ["proxy", "--all-services"]}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
@@ -172,22 +180,24 @@ def test_a_proxy_in_kube_proxys_place_is_seen_by_every_command(shop: ControlPlan
     spec = {"selector": {"matchLabels": labels}, "template": template}
     shop.request("POST", path, {"metadata": metadata, "spec": spec})
 
-    def told(kubeconfig: Path | None = None) -> tuple[list[str], int, str]:
-        """Whom plan says to be cut off, and what explain says."""
-        rows = read(say("plan -n shop -o json", kubeconfig)[1])["rows"]
+    def outcome(kubeconfig: Path | None = None) -> tuple[list[str], int, str]:
+        """Nodes that plan reports as cut off, and the data plane in explain."""
+        rows = parse(run_command("plan -n shop -o json", kubeconfig)[1])["rows"]
         (cut_off,) = [row["today"]["outlook"]["cutOff"] for row in rows if row["today"]["outlook"]["name"] == "db"]
-        code, out, _ = say("explain service shop/db -o json", kubeconfig)
-        return cut_off, code, read(out)["carrier"]
+        code, out, _ = run_command("explain service shop/db -o json", kubeconfig)
+        return cut_off, code, parse(out)["carrier"]
 
     try:
-        assert told() == (["eu-1c-0", "eu-1c-1", "eu-1c-2"], 1, "ZonewiseProxy")
-        assert "ServicesCutOff" in {trouble["code"] for trouble in read(say("status -o json")[1])["troubles"]}
-        assert told(reader) == ([], 0, "KubeProxy"), "who may not look takes it for kube-proxy, and is answered"
+        assert outcome() == (["eu-1c-0", "eu-1c-1", "eu-1c-2"], 1, "ZonewiseProxy")
+        assert "ServicesCutOff" in {problem["code"] for problem in parse(run_command("status -o json")[1])["troubles"]}
+        assert outcome(routing_reader) == ([], 0, "KubeProxy"), (
+            "without the right to read workloads, kube-proxy is assumed"
+        )
     finally:
         shop.request("DELETE", f"{path}/zonewise-proxy")
 
 
-ACCOUNTS = {
+REPORTS = {
     "doctor": "doctor",
     "drain": "drain --plan eu-1a-0",
     "explain dns": "explain dns web.shop --from-node eu-1a-0",
@@ -200,9 +210,9 @@ ACCOUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", ACCOUNTS)
-def test_json_is_what_its_schema_says(say: Say, name: str) -> None:
-    _, out, err = say(f"{ACCOUNTS[name]} -o json")
+@pytest.mark.parametrize("name", REPORTS)
+def test_json_conforms_to_its_schema(run_command: RunCommand, name: str) -> None:
+    _, out, err = run_command(f"{REPORTS[name]} -o json")
     assert out, err
     assert described(name, out)
 
@@ -234,25 +244,25 @@ BAD_VALUES = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG_NAMES)
-def test_wrong_names_are_one_line(say: Say, words: str) -> None:
-    code, out, err = say(words)
+@pytest.mark.parametrize("command", WRONG_NAMES)
+def test_unknown_names_are_one_line_errors(run_command: RunCommand, command: str) -> None:
+    code, out, err = run_command(command)
     assert (code, out, err.count("\n")) == (1, "", 1), err
-    assert WRONG_NAMES[words] in err
+    assert WRONG_NAMES[command] in err
 
 
-@pytest.mark.parametrize("words", BAD_VALUES)
-def test_an_unreadable_question_is_one_line(say: Say, words: str) -> None:
-    code, out, err = say(words)
+@pytest.mark.parametrize("command", BAD_VALUES)
+def test_invalid_values_are_one_line_errors(run_command: RunCommand, command: str) -> None:
+    code, out, err = run_command(command)
     assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert BAD_VALUES[words] in err
+    assert BAD_VALUES[command] in err
 
 
-def test_a_name_that_no_service_has_is_no_answer(say: Say) -> None:
-    assert say("explain dns web.shop")[0] == 0
-    code, out, _ = say("explain dns nope.shop")
+def test_a_dns_name_without_a_service_has_no_answer(run_command: RunCommand) -> None:
+    assert run_command("explain dns web.shop")[0] == 0
+    code, out, _ = run_command("explain dns nope.shop")
     assert (code, "there is no Service shop/nope; other servers are asked" in out) == (1, True)
-    assert say("explain dns example.com")[0] == 0
+    assert run_command("explain dns example.com")[0] == 0
 
 
 COMPLETED = {
@@ -269,26 +279,26 @@ COMPLETED = {
 
 @pytest.mark.parametrize("line", COMPLETED)
 def test_names_are_completed_from_the_cluster(shop: ControlPlane, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And silently by none where it is away."""
-    *words, begun = line.split(" ")
+    """And to nothing, without an error, if the cluster is away."""
+    *command, begun = line.split(" ")
     monkeypatch.setenv("KUBECONFIG", str(shop.kubeconfig))
-    assert _completed(words, begun) == COMPLETED[line]
+    assert _completed(command, begun) == COMPLETED[line]
     monkeypatch.setenv("KUBECONFIG", "/dev/null/none")
-    assert _completed(words, begun) == []
+    assert _completed(command, begun) == []
 
 
-def _completed(words: list[str], begun: str) -> list[str]:
-    return [found.value for found in ShellComplete(cli, {}, "zonewise", "").get_completions(words, begun)]
+def _completed(command: list[str], begun: str) -> list[str]:
+    return [item.value for item in ShellComplete(cli, {}, "zonewise", "").get_completions(command, begun)]
 
 
 @pytest.fixture(scope="module")
-def stranger(shop: ControlPlane) -> Path:
-    return shop.add_user("stranger", "stranger")
+def unprivileged(shop: ControlPlane) -> Path:
+    return shop.add_user("unprivileged", "unprivileged")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_what_is_forbidden_is_one_line(say: Say, stranger: Path, name: str) -> None:
-    code, out, err = say(" ".join([name, *QUESTIONS[name]]), stranger)
+def test_forbidden_commands_are_one_line_errors(run_command: RunCommand, unprivileged: Path, name: str) -> None:
+    code, out, err = run_command(" ".join([name, *QUESTIONS[name]]), unprivileged)
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert "forbidden" in err
-    assert "stranger" in err
+    assert "unprivileged" in err

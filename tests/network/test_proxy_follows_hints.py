@@ -1,4 +1,4 @@
-"""Stock kube-proxies in namespace nodes of three zones follow the hints as `explain` predicts: connections are counted.
+"""Stock kube-proxies, in namespace nodes of three zones, go where our hints say and `build_service_report` tells: connections counted.
 
 One set of pods serves both modes: in `own` the stock EndpointSlice controller is off and ours writes the slices, in
 `overlay` it is on and our webhook and controller add hints to its slices.
@@ -21,7 +21,7 @@ from support.lab.pods import SHOP_PORT, Pods, eventually, fetch
 from support.process import Program as Process
 from support.slices.overlay import WebhookProcess
 from zonewise.api.names import PADDING, SAME_ZONE, STARTING_THRESHOLD
-from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import MergePatch
@@ -200,9 +200,9 @@ async def _explained(backends: Pods, address: str) -> PodsByZone:
     }
     explained: PodsByZone = {}
     for zone in ZONES:
-        explanation = explain(service, own, nodes, client="here", node=f"{zone}-2")
-        assert explanation.carrier is DataPlane.KUBE_PROXY
-        (client,) = explanation.fronts[0].clients
+        told = build_service_report(service, own, nodes, client="here", node=f"{zone}-2")
+        assert told.carrier is DataPlane.KUBE_PROXY
+        (client,) = told.fronts[0].clients
         explained[zone] = {target.name for share in client.shares if (target := pods[share.address])}
     return explained
 

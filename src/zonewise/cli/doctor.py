@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -57,27 +56,21 @@ def doctor(**options: Any) -> None:
 def _facts(options: dict[str, Any]) -> DoctorFacts:
     if options["file"] is not None:
         from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
-        from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
+        from zonewise.diagnostics.decide.from_dump import STATUS_KINDS, snapshot_from_dump
 
-        objects = dumps.read(options["file"], KINDS)
+        objects = dumps.read(options["file"], STATUS_KINDS)
         return DoctorFacts(
-            seen=seen_in(objects, dumps.source_of(options["file"])),
+            snapshot=snapshot_from_dump(objects, dumps.source_of(options["file"])),
             live=False,
             other_webhooks=objects["MutatingWebhookConfiguration"],
             daemon_sets=[each for each in objects["DaemonSet"] if each.metadata.namespace == "kube-system"],
         )
+    from zonewise.diagnostics.read.doctor import read_doctor_facts
+    from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
-    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-
-    async def find_out() -> DoctorFacts:
-        from zonewise.diagnostics.read.doctor import examine
-
-        async with Client(access, wait_for_server=False) as client:
-            return await examine(client, before_install=options["pre"])
-
-    return asyncio.run(find_out())
+    return read_cluster(access, lambda reader: read_doctor_facts(reader, before_install=options["pre"]))
 
 
 def _lines(found: Diagnosis, *, quiet: bool, wide: bool) -> Iterator[str]:

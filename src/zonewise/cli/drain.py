@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zonewise.diagnostics.decide.explain.eviction import LeaderReport
+    from zonewise.diagnostics.read.reader import ClusterReader
     from zonewise.disruption.decide.drain import DrainPlan, LeavingPlan, StayingPlan
-    from zonewise.kube.wire.access import ClusterAccess
 
 
 @click.command(
@@ -44,35 +43,36 @@ def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, 
     """
     if not plan_only:
         raise click.UsageError("this command only plans: add --plan, and drain with `kubectl drain`")
+    from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    plan, leader = asyncio.run(_plan(access, list(dict.fromkeys(nodes)), lease_namespace))
+    plan, leader = read_cluster(access, lambda reader: _plan(reader, list(dict.fromkeys(nodes)), lease_namespace))
     waits = leader.trouble if plan.charges else ""
     if output == "json":
-        from zonewise.diagnostics.decide.explain.drain import account_of
+        from zonewise.diagnostics.decide.explain.drain import build_drain_report
 
-        printing.echo_data(account_of(plan, leader), "json")
+        printing.echo_data(build_drain_report(plan, leader), "json")
     else:
         click.echo("\n".join(_lines(plan, nodes, waits)))
     sys.exit(1 if plan.never or waits else 0)
 
 
 async def _plan(
-    access: ClusterAccess, nodes: Sequence[str], lease_namespace: str | None
+    reader: ClusterReader, nodes: Sequence[str], lease_namespace: str | None
 ) -> tuple[DrainPlan, LeaderReport]:
-    from zonewise.diagnostics.read.drain import survey
+    from zonewise.diagnostics.read.drain import read_drain_view
     from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, read_leader
     from zonewise.disruption.decide.drain import plan_drain
     from zonewise.errors import ZonewiseError
-    from zonewise.kube.client.client import Client
 
-    places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
-    async with Client(access, wait_for_server=False) as client:
-        cluster = await survey(client, nodes)
-        leader = await read_leader(client, places, datetime.now(UTC))
+    cluster = await read_drain_view(reader, nodes)
+    namespaces = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
+    leader = await read_leader(reader, namespaces, datetime.now(UTC))
     if unknown := [node for node in nodes if node not in cluster.nodes]:
-        raise ZonewiseError(f"no node {', '.join(unknown)} in {access.server}; `kubectl get nodes` lists them")
+        raise ZonewiseError(
+            f"no node {', '.join(unknown)} in {reader.client.access.server}; `kubectl get nodes` lists them"
+        )
     return plan_drain(cluster, nodes), leader
 
 

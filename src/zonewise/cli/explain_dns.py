@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
     from zonewise.diagnostics.decide.explain.dns_report import DnsReport
-    from zonewise.diagnostics.read.dns import DnsReadings
+    from zonewise.diagnostics.read.dns import DnsQuery
     from zonewise.routing.report import EndpointReport, TierReport
 
 TYPES = ("A", "AAAA", "SRV", "CNAME", "PTR", "TXT", "NS", "SOA")
@@ -71,19 +70,14 @@ def dns(**options: Any) -> None:
     Reads the cluster once and answers by the server's own functions; no server has to run. The exit code is 1 where
     there is no answer.
     """
+    from zonewise.diagnostics.read.dns import explain_name
+    from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
-    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     inquiry = _inquiry(options, access.namespace)
 
-    async def find_out() -> DnsReport:
-        from zonewise.diagnostics.read.dns import inquire
-
-        async with Client(access, wait_for_server=False) as client:
-            return await inquire(client, inquiry)
-
-    account = asyncio.run(find_out())
+    account = read_cluster(access, lambda reader: explain_name(reader, inquiry))
     if options["output"] == "json":
         printing.echo_data(account, "json")
     else:
@@ -91,8 +85,8 @@ def dns(**options: Any) -> None:
     sys.exit(0 if account.is_answered else 1)
 
 
-def _inquiry(options: dict[str, Any], namespace: str) -> DnsReadings:
-    from zonewise.diagnostics.read.dns import DnsReadings
+def _inquiry(options: dict[str, Any], namespace: str) -> DnsQuery:
+    from zonewise.diagnostics.read.dns import DnsQuery
     from zonewise.dns.app import domain_of
     from zonewise.dns.decide.pod_records import PodNameRecords
     from zonewise.dns.decide.record_builder import ClusterDomain
@@ -103,7 +97,7 @@ def _inquiry(options: dict[str, Any], namespace: str) -> DnsReadings:
     if len(said) > 1:
         raise UsageError("say one of --from-pod, --from-node and --from-ip: there is one client")
     before, _, pod = (options["from_pod"] or "").rpartition("/")
-    return DnsReadings(
+    return DnsQuery(
         options["name"],
         before or options["namespace"] or namespace,
         ZoneConfig(ClusterDomain(domain_of(options["domain"]), options["ttl"]), PodNameRecords(options["pods"])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -47,22 +46,17 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     Reads the cluster once and asks the judge that the webhook asks; nothing is charged. The exit code is 1 where an
     eviction would be refused.
     """
+    from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, explain_eviction
+    from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
-    from zonewise.kube.client.client import Client
     from zonewise.objects import Key
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     before, _, name = pod.rpartition("/")
     key = Key(before or namespace or access.namespace, name)
 
-    async def find_out() -> EvictionReport:
-        from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
-
-        places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
-        async with Client(access, wait_for_server=False) as client:
-            return await inquire(client, key, places, datetime.now(UTC))
-
-    account = asyncio.run(find_out())
+    namespaces = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
+    account = read_cluster(access, lambda reader: explain_eviction(reader, key, namespaces, datetime.now(UTC)))
     if output == "json":
         printing.echo_data(account, output)
     else:

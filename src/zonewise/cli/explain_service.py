@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
     from zonewise.diagnostics.decide.explain.service_report import ClientReport, FrontendReport, ServiceReport
-    from zonewise.diagnostics.read.service import ServiceReadings
+    from zonewise.diagnostics.read.service import ServiceQuery
     from zonewise.dump import Views
     from zonewise.routing.report import EndpointReport
 
@@ -68,30 +67,26 @@ def service(**options: Any) -> None:
 
 
 def _found(options: dict[str, Any]) -> ServiceReport:
-    from zonewise.diagnostics.read.service import from_dump, inquire
+    from zonewise.diagnostics.read.service import explain_service, explain_service_from_dump
     from zonewise.objects import Pod
-    from zonewise.planning.snapshot import KINDS
+    from zonewise.planning.snapshot import PLANNING_KINDS
 
     if options["from_node"] and options["from_pod"]:
         raise UsageError("say one of --from-node and --from-pod: there is one client")
     if options["file"] is not None:
         inquiry = _inquiry(options, "default")
         pods: Views = {"Pod": Pod} if inquiry.pod else {}
-        return from_dump(dumps.read(options["file"], {**KINDS, **pods}), dumps.source_of(options["file"]), inquiry)
+        objects = dumps.read(options["file"], {**PLANNING_KINDS, **pods})
+        return explain_service_from_dump(objects, dumps.source_of(options["file"]), inquiry)
+    from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
-    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-
-    async def find_out() -> ServiceReport:
-        async with Client(access, wait_for_server=False) as client:
-            return await inquire(client, _inquiry(options, access.namespace))
-
-    return asyncio.run(find_out())
+    return read_cluster(access, lambda reader: explain_service(reader, _inquiry(options, access.namespace)))
 
 
-def _inquiry(options: dict[str, Any], usual: str) -> ServiceReadings:
-    from zonewise.diagnostics.read.service import ServiceReadings
+def _inquiry(options: dict[str, Any], usual: str) -> ServiceQuery:
+    from zonewise.diagnostics.read.service import ServiceQuery
     from zonewise.objects import Key
     from zonewise.planning.data_plane import Overrides
     from zonewise.routing import HintsForm
@@ -101,11 +96,11 @@ def _inquiry(options: dict[str, Any], usual: str) -> ServiceReadings:
         return Key(before or options["namespace"] or namespace, name)
 
     service = key(options["name"], usual)
-    return ServiceReadings(
+    return ServiceQuery(
         service=service,
         pod=key(options["from_pod"], service.namespace) if options["from_pod"] else None,
         node=options["from_node"] or "",
-        told=Overrides(options["all_services"], options["zonewise_dns"]),
+        overrides=Overrides(options["all_services"], options["zonewise_dns"]),
         hints=HintsForm(options["hints"]),
     )
 

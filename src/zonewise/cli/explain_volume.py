@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -46,8 +45,9 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     Reads the cluster once and changes nothing. The exit code is 1 where no ready node reaches it.
     """
     from zonewise.ceph.decide.domains import DomainLabels
+    from zonewise.diagnostics.read.reader import read_cluster
+    from zonewise.diagnostics.read.volume import explain_claim
     from zonewise.kube.client import kubeconfig
-    from zonewise.kube.client.client import Client
     from zonewise.objects import Key
 
     labels = DomainLabels.parse(options["domain_labels"])
@@ -56,13 +56,7 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     before, _, name = claim.rpartition("/")
     key = Key(before or namespace or access.namespace, name)
 
-    async def find_out() -> VolumeReport:
-        from zonewise.diagnostics.read.volume import inquire
-
-        async with Client(access, wait_for_server=False) as client:
-            return await inquire(client, key, labels, place)
-
-    account = asyncio.run(find_out())
+    account = read_cluster(access, lambda reader: explain_claim(reader, key, labels, place))
     if output == "json":
         printing.echo_data(account, output)
     else:

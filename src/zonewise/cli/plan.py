@@ -14,7 +14,7 @@ from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.objects import Key, Service
-    from zonewise.planning.comparison import Comparison, ComparisonRow, ComparisonTotal, TrafficDifference
+    from zonewise.planning.comparison import Comparison, ComparisonRow, ComparisonTotal, MonthlyTraffic
     from zonewise.planning.snapshot import Snapshot
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
@@ -117,34 +117,27 @@ def plan(**options: Any) -> None:
 
 
 def _situation(options: dict[str, Any]) -> Snapshot:
-    from zonewise.planning.data_plane import Overrides, carriers_of
+    from zonewise.planning.data_plane import Overrides
 
     own = options["mode"] == "own" if options["mode"] else None
     told = Overrides(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
-        from zonewise.diagnostics.read import plan as read_plan
+        from zonewise.diagnostics.read.plan import read_snapshot
+        from zonewise.diagnostics.read.reader import read_cluster
         from zonewise.kube.client import kubeconfig
 
-        return read_plan.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own, told=told)
+        access = kubeconfig.find(options["kubeconfig"], options["context"])
+        return read_cluster(access, lambda reader: read_snapshot(reader, own=own, overrides=told))
     from zonewise import dump
     from zonewise.objects import Pod
-    from zonewise.planning.snapshot import KINDS, gather, require
+    from zonewise.planning.snapshot import PLANNING_KINDS, build_from_dump, require_kinds
 
     source, data = _source(options), dumps.bytes_of(options["file"])
-    objects = dump.read(data, source, KINDS)
-    require(objects, source, "Node", "Service")
+    objects = dump.read(data, source, PLANNING_KINDS)
+    require_kinds(objects, source, "Node", "Service")
     # Pods are most of a dump, and say nothing that slices don't.
     pods = [] if objects["EndpointSlice"] else dump.read(data, source, {"Pod": Pod})["Pod"]
-    carriers = told.over(carriers_of([*objects["Deployment"], *objects["DaemonSet"]]))
-    return gather(
-        objects["Node"],
-        objects["Service"],
-        objects["EndpointSlice"],
-        pods,
-        objects["Namespace"],
-        own=own,
-        carriers=carriers,
-    )
+    return build_from_dump(objects, pods, own=own, overrides=told)
 
 
 def _source(options: dict[str, Any]) -> str:
@@ -177,14 +170,14 @@ def _changed(situation: Snapshot, options: dict[str, Any], chosen: Callable[[Ser
         situation = whatif.add_nodes(situation, zone, _whole("--add-nodes", text, number))
     for text in options["replicas"]:
         name, number = _pair("--replicas", text, "SERVICE=N")
-        situation = whatif.scale(situation, name, _whole("--replicas", text, number))
+        situation = whatif.scale_service(situation, name, _whole("--replicas", text, number))
     return situation
 
 
-def _traffic(options: dict[str, Any], situation: Snapshot) -> TrafficDifference | None:
-    from zonewise.planning.comparison import TrafficDifference
+def _traffic(options: dict[str, Any], situation: Snapshot) -> MonthlyTraffic | None:
+    from zonewise.planning.comparison import MonthlyTraffic
     from zonewise.planning.forecast import PRICE_PER_GB
-    from zonewise.planning.whatif import find
+    from zonewise.planning.whatif import find_service
 
     if not options["gb"]:
         if options["price"] is not None:
@@ -196,11 +189,11 @@ def _traffic(options: dict[str, Any], situation: Snapshot) -> TrafficDifference 
         if not _NUMBER.fullmatch(number):
             raise UsageError(f"--gb {text}: write a number, or SERVICE=NUMBER")
         if name:
-            by_service[find(situation, name, "--gb")] = float(number)
+            by_service[find_service(situation, name, "--gb")] = float(number)
         else:
             total = float(number)
     price = PRICE_PER_GB if options["price"] is None else options["price"]
-    return TrafficDifference(total, by_service, price)
+    return MonthlyTraffic(total, by_service, price)
 
 
 def _pair(option: str, text: str, form: str) -> tuple[str, str]:

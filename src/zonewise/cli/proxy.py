@@ -155,7 +155,7 @@ def _run(access: ClusterAccess, settings: ProxyConfig, health_port: int) -> int:
 
 
 async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, namespace: str) -> None:
-    from zonewise.diagnostics.decide.explain.proxy import explain_service
+    from zonewise.diagnostics.decide.explain.proxy import explain_on_node
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
     from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICE_NAME, SERVICES
@@ -175,5 +175,5 @@ async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, n
         nodes = (await client.list(NODES)).items
         annotations = (await client.get(NAMESPACES, where)).metadata.annotations
     place = NodePlace(settings.node, RoutingNodes.of(nodes), {where: annotations})
-    for line in explain_service(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
+    for line in explain_on_node(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
         click.echo(line)

@@ -17,7 +17,7 @@ from zonewise.cli.printing import Cell
 if TYPE_CHECKING:
     from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
     from zonewise.diagnostics.decide.status.report import ClusterStatus
-    from zonewise.diagnostics.decide.status.traffic import Bytes
+    from zonewise.diagnostics.decide.status.traffic import ByteCounters
 
 _SHOWN = 5
 _STATES = {
@@ -70,8 +70,9 @@ def status(**options: Any) -> None:
 
 
 async def _live(access: Any, options: Mapping[str, Any]) -> int:
-    from zonewise.diagnostics.decide.status.assemble import assemble
-    from zonewise.diagnostics.read import status as read_status
+    from zonewise.diagnostics.decide.status.assemble import build_status
+    from zonewise.diagnostics.read.reader import ClusterReader
+    from zonewise.diagnostics.read.status import read_cluster_snapshot
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import ApiError
     from zonewise.routing import HintsForm
@@ -82,14 +83,14 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
         while True:
             now = asyncio.get_running_loop().time()
             try:
-                seen = await read_status.read(client, traffic=options["traffic"])
+                seen = await read_cluster_snapshot(ClusterReader(client), traffic=options["traffic"])
             except ApiError as error:
                 if before is None:
                     raise
                 click.echo(f"{error}; looking again", err=True)  # it was there, and may come back
                 await asyncio.sleep(options["every"])
                 continue
-            found = assemble(seen, datetime.now(UTC), HintsForm(options["hints"]))
+            found = build_status(seen, datetime.now(UTC), HintsForm(options["hints"]))
             fresh = seen.traffic.since(before.traffic) if before else {}
             if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:
                 click.clear()
@@ -101,22 +102,22 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
 
 
 def _of_dump(file: str, hints: str) -> ClusterStatus:
-    from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
-    from zonewise.diagnostics.decide.status.assemble import assemble
+    from zonewise.diagnostics.decide.from_dump import STATUS_KINDS, snapshot_from_dump
+    from zonewise.diagnostics.decide.status.assemble import build_status
     from zonewise.routing import HintsForm
 
-    seen = seen_in(dumps.read(file, KINDS), dumps.source_of(file))
-    return assemble(seen, datetime.now(UTC), HintsForm(hints))
+    seen = snapshot_from_dump(dumps.read(file, STATUS_KINDS), dumps.source_of(file))
+    return build_status(seen, datetime.now(UTC), HintsForm(hints))
 
 
-def _show(found: ClusterStatus, form: str, fresh: Bytes, seconds: float) -> None:
+def _show(found: ClusterStatus, form: str, fresh: ByteCounters, seconds: float) -> None:
     if form in {"json", "yaml"}:
         printing.echo_data(found, form)
         return
     click.echo("\n".join(_lines(found, wide=form == "wide", fresh=fresh, seconds=seconds)))
 
 
-def _lines(found: ClusterStatus, *, wide: bool, fresh: Bytes, seconds: float) -> Iterator[str]:
+def _lines(found: ClusterStatus, *, wide: bool, fresh: ByteCounters, seconds: float) -> Iterator[str]:
     where = f"{found.server} {found.version}".strip()
     if where:
         yield f"{printing.styled(where, 'bold')}{f'  {found.at}' if found.version else ''}"  # a dump is of its own time
@@ -199,7 +200,7 @@ def _service_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"   and {len(amiss) - len(shown)} more: -o wide", "dim")
 
 
-def _traffic_lines(found: ClusterStatus, fresh: Bytes, seconds: float) -> Iterator[str]:
+def _traffic_lines(found: ClusterStatus, fresh: ByteCounters, seconds: float) -> Iterator[str]:
     traffic = found.traffic
     if not traffic.proxies:
         why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
@@ -212,9 +213,9 @@ def _traffic_lines(found: ClusterStatus, fresh: Bytes, seconds: float) -> Iterat
     share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
     yield from printing.told("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
     if fresh and seconds:
-        from zonewise.diagnostics.decide.status.traffic import InZoneShare, by_service
+        from zonewise.diagnostics.decide.status.traffic import InZoneShare, share_by_service
 
-        shared = by_service(fresh, (zone.name for zone in found.zones)).values()
+        shared = share_by_service(fresh, (zone.name for zone in found.zones)).values()
         now = InZoneShare(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
         if now.share is not None:
             rate = f"{printing.size(now.cross_zone / seconds)}/s across"

@@ -1,6 +1,6 @@
-"""The dashboard: one live page that shows what Zonewise sees and decides, and what a change would do.
+"""The dashboard: a live page of the cluster's zones, Services, budgets and volumes, and of what-if changes.
 
-`sources` watches, `board` keeps what the page shows as tables of rows and tells those who look what changed in them,
-`scraping` asks the node proxies how much traffic went where, and `server` serves it all with the files of `page`. Rows are
-made by pure modules from the decisions of `planning` and `disruption`; nothing here decides anything of its own.
+`informers` watches the cluster, `live_state` holds the rows of the page's tables and streams their changes, `scraper`
+reads traffic counters of the node proxies, and `server` serves the files of `page`. The pure modules of `decide` build
+rows from `planning`, `diagnostics` and `disruption`; the dashboard itself decides nothing.
 """

@@ -13,12 +13,11 @@ from typing import Final
 from zonewise import __version__, log
 from zonewise.dashboard import from_dump
 from zonewise.dashboard.auth import Authenticator, LoopbackAuthenticator, TokenReviewAuthenticator, is_loopback
-from zonewise.dashboard.from_dump import Objects
 from zonewise.dashboard.informers import DashboardInformers
 from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Measure, Scraper
 from zonewise.dashboard.server import DashboardServer, serve
-from zonewise.diagnostics.read import status
+from zonewise.diagnostics.read.status import measure_traffic
 from zonewise.kube.client.client import Client
 from zonewise.kube.manager import Manager
 from zonewise.kube.server.cert_manager import install, server_context, utc_now
@@ -26,7 +25,7 @@ from zonewise.kube.server.certificates import Authorities, Lifetimes
 from zonewise.kube.server.health import Health
 from zonewise.kube.server.listening import listen
 from zonewise.kube.wire.access import ClusterAccess
-from zonewise.planning.snapshot import Snapshot
+from zonewise.planning.snapshot import DumpObjects, Snapshot
 from zonewise.routing import HintsForm
 
 _log = log.get_logger(__name__)
@@ -86,7 +85,7 @@ def _through_api_server(client: Client, settings: DashboardConfig) -> Measure | 
     if not is_loopback(settings.address):
         return None
     limited = client.limited("traffic", qps=50, burst=100)
-    return lambda: status.measure(limited)
+    return lambda: measure_traffic(limited)
 
 
 async def _scrape(informers: DashboardInformers, scraper: Scraper) -> None:
@@ -94,9 +93,9 @@ async def _scrape(informers: DashboardInformers, scraper: Scraper) -> None:
     await scraper.run()
 
 
-async def show_dump(objects: Objects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
+async def show_dump(objects: DumpObjects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
     state = LiveState({"source": source, "live": False, "version": __version__, "login": False})
-    snapshot: Snapshot = from_dump.show(objects, state, settings.hints)
+    snapshot: Snapshot = from_dump.publish_dump(objects, state, settings.hints)
     health.started()
     server = DashboardServer(
         state, lambda: snapshot, LoopbackAuthenticator(), settings.hints, "-" if source == "stdin" else source

@@ -1,8 +1,8 @@
-"""Who may look: anyone on this machine where the page is served on loopback only, else whom the API server lets.
+"""Authorization of dashboard requests: everyone on this machine on loopback, else by the API server.
 
-A token comes in the Authorization header, or in a cookie that the page's own form sets. The API server says whose it is
-(TokenReview) and whether its owner may `get` `dashboards.zonewise.dev` (SubjectAccessReview). Answers are kept for a
-minute; nothing about a viewer is kept elsewhere, so replicas need not know of each other.
+A token comes in the Authorization header, or in a cookie that the login form sets. A TokenReview identifies its user, and
+a SubjectAccessReview checks that the user may `get` `dashboards.zonewise.dev`. Verdicts are cached for a minute. There is
+no other session state, so replicas are independent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import Resource
 
 COOKIE: Final = "__Host-zonewise"
-KEPT_SECONDS: Final = 60.0
-REFUSAL_KEPT_SECONDS: Final = 10.0
-MOST_KEPT: Final = 1024
-MOST_ASKED_AT_ONCE: Final = 8
-LONGEST_TOKEN: Final = 3000
-"""Cookies of more than 4 KB are dropped by browsers without a word."""
+CACHE_SECONDS: Final = 60.0
+REFUSAL_CACHE_SECONDS: Final = 10.0
+MAX_CACHED: Final = 1024
+MAX_CONCURRENT_REVIEWS: Final = 8
+MAX_TOKEN_LENGTH: Final = 3000
+"""Browsers silently drop cookies of more than 4 KB."""
 
 TOKEN_REVIEWS: Final[Resource[dict[str, Any]]] = Resource(
     dict[str, Any], "TokenReview", "tokenreviews", "authentication.k8s.io", namespaced=False
@@ -46,28 +46,28 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuthVerdict:
-    """`refusal` is empty for those who may look; `login` tells whether another token could help."""
+    """`refusal` is empty if access is granted; `login`: another token could help."""
 
     refusal: str = ""
     login: bool = False
     user: str = ""
 
 
-WELCOME: Final = AuthVerdict()
+ALLOWED: Final = AuthVerdict()
 
 
 class Authenticator(Protocol):
-    async def judge(self, request: web.Request) -> AuthVerdict: ...
+    async def authorize(self, request: web.Request) -> AuthVerdict: ...
 
 
 class LoopbackAuthenticator:
-    """Open to this machine. A name that somebody else points to 127.0.0.1 is not ours: a page of theirs could read along."""
+    """Open to this machine. Foreign host names that resolve to 127.0.0.1 are refused, against DNS rebinding."""
 
-    async def judge(self, request: web.Request) -> AuthVerdict:
+    async def authorize(self, request: web.Request) -> AuthVerdict:
         name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
         if name == "localhost" or is_loopback(name.strip("[]")):
-            return WELCOME
-        return AuthVerdict(f"{name!r} is no name of this machine: open the page as localhost")
+            return ALLOWED
+        return AuthVerdict(f"{name!r} is not a name of this machine: open the page as localhost")
 
 
 def is_loopback(address: str) -> bool:
@@ -78,46 +78,46 @@ def is_loopback(address: str) -> bool:
 
 
 class TokenReviewAuthenticator:
-    """Asks the API server about every token it does not know."""
+    """Reviews tokens with the API server, and caches the verdicts."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, AuthVerdict]] = OrderedDict()
-        self._asking = asyncio.Semaphore(MOST_ASKED_AT_ONCE)
+        self._cache: OrderedDict[bytes, tuple[float, AuthVerdict]] = OrderedDict()
+        self._reviews = asyncio.Semaphore(MAX_CONCURRENT_REVIEWS)
 
-    async def judge(self, request: web.Request) -> AuthVerdict:
-        token = token_of(request)
-        return await self.judge_token(token) if token else AuthVerdict("no token", login=True)
+    async def authorize(self, request: web.Request) -> AuthVerdict:
+        token = read_token(request)
+        return await self.authorize_token(token) if token else AuthVerdict("no token", login=True)
 
-    async def judge_token(self, token: str) -> AuthVerdict:
-        if len(token) > LONGEST_TOKEN:
-            return AuthVerdict(f"the token is longer than {LONGEST_TOKEN} characters", login=True)
-        name = hashlib.sha256(token.encode()).digest()
-        until, verdict = self._kept.get(name, (0.0, WELCOME))
+    async def authorize_token(self, token: str) -> AuthVerdict:
+        if len(token) > MAX_TOKEN_LENGTH:
+            return AuthVerdict(f"the token is longer than {MAX_TOKEN_LENGTH} characters", login=True)
+        digest = hashlib.sha256(token.encode()).digest()
+        until, verdict = self._cache.get(digest, (0.0, ALLOWED))
         if until > self._clock():
             return verdict
         try:
-            async with self._asking:
+            async with self._reviews:
                 verdict = await self._review(token)
         except ApiError as error:
-            _log.warning("nobody can be let in", error=str(error))
+            _log.warning("token review failed", error=str(error))
             return AuthVerdict("the API server can't be asked who you are; try again", login=True)
-        self._keep(name, verdict)
+        self._remember(digest, verdict)
         return verdict
 
-    def _keep(self, name: bytes, verdict: AuthVerdict) -> None:
-        seconds = REFUSAL_KEPT_SECONDS if verdict.refusal else KEPT_SECONDS
-        self._kept[name] = (self._clock() + seconds, verdict)
-        self._kept.move_to_end(name)
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)
+    def _remember(self, digest: bytes, verdict: AuthVerdict) -> None:
+        seconds = REFUSAL_CACHE_SECONDS if verdict.refusal else CACHE_SECONDS
+        self._cache[digest] = (self._clock() + seconds, verdict)
+        self._cache.move_to_end(digest)
+        while len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
 
     async def _review(self, token: str) -> AuthVerdict:
-        answered = (await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token}})).get("status", {})
-        if not answered.get("authenticated"):
+        status = (await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token}})).get("status", {})
+        if not status.get("authenticated"):
             return AuthVerdict("the API server does not know this token", login=True)
-        user = answered.get("user", {})
+        user = status.get("user", {})
         spec = {
             "user": user.get("username", ""),
             "groups": user.get("groups", []),
@@ -126,13 +126,13 @@ class TokenReviewAuthenticator:
             "resourceAttributes": PERMISSION,
         }
         allowed = (await self._client.create(ACCESS_REVIEWS, {"spec": spec})).get("status", {}).get("allowed", False)
-        _log.info("someone asks to look", user=spec["user"], allowed=allowed)
+        _log.info("access reviewed", user=spec["user"], allowed=allowed)
         if allowed:
             return AuthVerdict(user=str(spec["user"]))
         return AuthVerdict(f"{spec['user']} may not get dashboards.zonewise.dev: ask for that permission", login=True)
 
 
-def token_of(request: web.Request) -> str:
+def read_token(request: web.Request) -> str:
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer" and token:
         return token.strip()
@@ -142,5 +142,5 @@ def token_of(request: web.Request) -> str:
         return ""
 
 
-def as_cookie(token: str) -> str:
+def encode_cookie(token: str) -> str:
     return base64.urlsafe_b64encode(token.encode()).decode()

@@ -1,59 +1,41 @@
-"""A dump on the board, once, in place of a cluster: everything but traffic can be looked at without one."""
+"""A dump shown by the dashboard instead of a cluster: everything but traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Final
 
 from zonewise import dump
 from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.live_state import LiveState
+from zonewise.diagnostics.decide.from_dump import STATUS_KINDS
 from zonewise.objects import Pod, View
 from zonewise.objects.apps import StatefulSet
-from zonewise.objects.policy import TopologyDisruptionBudget
-from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.data_plane import carriers_of
-from zonewise.planning.forecast import look
-from zonewise.planning.snapshot import KINDS, Snapshot, gather, require
+from zonewise.planning.forecast import forecast_services
+from zonewise.planning.snapshot import DumpObjects, Snapshot, build_from_dump, require_kinds
 from zonewise.routing import HintsForm
 
-_KINDS: dict[str, type[View]] = {
-    **KINDS,
-    "Pod": Pod,
-    "TopologyDisruptionBudget": TopologyDisruptionBudget,
-    "StatefulSet": StatefulSet,
-    "PersistentVolume": PersistentVolume,
-}
+_KINDS: Final[Mapping[str, type[View]]] = {**STATUS_KINDS, "Pod": Pod, "StatefulSet": StatefulSet}
 
 
-Objects = Mapping[str, Sequence[Any]]
-"""By kind."""
-
-
-def read(data: bytes, source: str) -> Objects:
+def read_dump(data: bytes, source: str) -> DumpObjects:
     """`source` names the dump in errors."""
-    found = dump.read(data, source, _KINDS)
-    require(found, source, "Node")
-    return found
+    objects = dump.read(data, source, _KINDS)
+    require_kinds(objects, source, "Node")
+    return objects
 
 
-def show(found: Objects, board: LiveState, hints: HintsForm) -> Snapshot:
-    carriers = carriers_of([*found["Deployment"], *found["DaemonSet"]])
-    situation = gather(
-        found["Node"],
-        found["Service"],
-        found["EndpointSlice"],
-        found["Pod"],
-        found["Namespace"],
-        carriers=carriers,
-    )
-    workloads = [*found["Deployment"], *found["StatefulSet"], *found["DaemonSet"]]
-    world = DashboardView(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
-    written = {served.key: served.service for served in situation.services}
+def publish_dump(objects: DumpObjects, state: LiveState, hints: HintsForm) -> Snapshot:
+    snapshot = build_from_dump(objects, objects["Pod"])
+    workloads = [*objects["Deployment"], *objects["StatefulSet"], *objects["DaemonSet"]]
+    view = DashboardView(snapshot, objects["TopologyDisruptionBudget"], workloads, objects["PersistentVolume"])
+    services = {item.key: item.service for item in snapshot.services}
     rows = {
-        str(outlook.key): row_builder.service(outlook, written[outlook.key], carriers.of(written[outlook.key]))
-        for outlook in look(situation, lambda _: True, hints)
+        str(forecast.key): row_builder.service_row(
+            forecast, services[forecast.key], snapshot.data_planes.of(services[forecast.key])
+        )
+        for forecast in forecast_services(snapshot, lambda _: True, hints)
     }
-    board.show({**row_builder.but_services(world), "services": rows, "notices": {}})
-    return situation
+    state.publish({**row_builder.cluster_rows(view), "services": rows, "notices": {}})
+    return snapshot

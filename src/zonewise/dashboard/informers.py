@@ -16,8 +16,8 @@ from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import LiveState
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.assemble import LEASES as LEASE_NAMES
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, WEBHOOK_CONFIGURATIONS, ClusterSnapshot
+from zonewise.diagnostics.decide.status.assemble import LEASE_DUTIES as LEASE_NAMES
 from zonewise.kube.server.cert_manager import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -39,9 +39,9 @@ from zonewise.objects.admissionregistration import (
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
-from zonewise.planning.data_plane import carriers_of
-from zonewise.planning.forecast import look
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.data_plane import find_data_planes
+from zonewise.planning.forecast import forecast_services
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.change_filter import routing_matters
@@ -128,24 +128,26 @@ class DashboardInformers(ServiceInformers[Service, EndpointSlice]):
         self._dirty, self._all_dirty = set(), False
         self._wake.clear()
         deployments, _, daemon_sets = self._workloads
-        carriers = carriers_of([*deployments, *daemon_sets])
-        snapshot = gather(self.nodes, self.services, self.slices, namespaces=self.namespaces, carriers=carriers)
+        data_planes = find_data_planes([*deployments, *daemon_sets])
+        snapshot = build_snapshot(
+            self.nodes, self.services, self.slices, namespaces=self.namespaces, data_planes=data_planes
+        )
         workloads = [workload for cache in self._workloads for workload in cache]
         view = DashboardView(snapshot, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in snapshot.services}
         before = self._snapshot
         all_dirty = all_dirty or snapshot.own != before.own  # slices are then counted differently
-        all_dirty = all_dirty or carriers != before.carriers
+        all_dirty = all_dirty or data_planes != before.data_planes
         decided = services.keys() if all_dirty else dirty & services.keys()
-        snapshot.recall(before, services.keys() - decided)
+        snapshot.reuse_forecasts(before, services.keys() - decided)
         for keys in _cut(sorted(decided)):
-            for forecast in look(snapshot, _is_in(keys), self._hints):
+            for forecast in forecast_services(snapshot, _is_in(keys), self._hints):
                 service = services[forecast.key]
-                self._rows[str(forecast.key)] = row_builder.service(forecast, service, carriers.of(service))
+                self._rows[str(forecast.key)] = row_builder.service_row(forecast, service, data_planes.of(service))
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
         self._snapshot = snapshot
-        self._state.show({**row_builder.but_services(view), "services": dict(self._rows)})
+        self._state.publish({**row_builder.cluster_rows(view), "services": dict(self._rows)})
 
     async def _show_notices(self) -> None:
         """Show which watches do not work."""
@@ -154,8 +156,8 @@ class DashboardInformers(ServiceInformers[Service, EndpointSlice]):
             if problems[self._budgets.name].startswith("not found"):  # without the CRD there are no budgets
                 del problems[self._budgets.name]
             rows = {name: NoticeRow(what=name, trouble=problem) for name, problem in problems.items() if problem}
-            components = row_builder.parts(self._own_components(), utc_now())
-            self._state.show({"notices": rows, "components": components})
+            components = row_builder.component_rows(self._own_components(), utc_now())
+            self._state.publish({"notices": rows, "components": components})
             await asyncio.sleep(NOTICE_SECONDS)
 
     def _own_components(self) -> ClusterSnapshot:
@@ -166,7 +168,7 @@ class DashboardInformers(ServiceInformers[Service, EndpointSlice]):
             deployments=list(filter(_is_own, deployments)),
             daemon_sets=list(filter(_is_own, daemon_sets)),
             leases=[lease for cache in self._leases for lease in cache],
-            webhooks=[webhook for webhook in webhooks if webhook.metadata.name in CONFIGURATIONS],
+            webhooks=[webhook for webhook in webhooks if webhook.metadata.name in WEBHOOK_CONFIGURATIONS],
             slices=list(self.slices),
         )
 

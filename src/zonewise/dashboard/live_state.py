@@ -1,7 +1,7 @@
-"""What the page shows now, and who looks at it: rows by table and name, and a message to everybody when some change.
+"""The live state of the dashboard: rows by table and name, and the open pages that subscribe to their changes.
 
-A new viewer gets everything, then only changes. One that does not read fast enough is let go and comes back for
-everything: what waits for a viewer never grows beyond a bound.
+A new subscriber gets everything, then only changes. One that reads too slowly is disconnected and starts over, so its
+queue is bounded.
 """
 
 from __future__ import annotations
@@ -14,70 +14,72 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import Gauge
 
-from zonewise.dashboard.decide.traffic import BUCKET_SECONDS, BUCKETS, RECENT_SECONDS, History, TrafficSample
+from zonewise.dashboard.decide.traffic import BUCKET_SECONDS, BUCKETS, RECENT_SECONDS, TrafficHistory, TrafficSample
 
 VIEWERS: Final = Gauge("zonewise_dashboard_viewers", "Pages that are open")
-MOST_WAITING: Final = 64
+MAX_QUEUED: Final = 64
 
 Table = Mapping[str, msgspec.Struct]
 
 
-def changes(before: Table, after: Table) -> dict[str, msgspec.Struct | None]:
-    """By name, the rows that are new or other than before; None for those that are gone."""
+def changed_rows(before: Table, after: Table) -> dict[str, msgspec.Struct | None]:
+    """Rows that are new or differ, by name; None for rows that are gone."""
     changed: dict[str, msgspec.Struct | None] = {name: row for name, row in after.items() if before.get(name) != row}
     return changed | dict.fromkeys(before.keys() - after.keys())
 
 
 class Subscriber:
-    """What waits to be sent to one page: names of events and their JSON."""
+    """The queue of one page: names of events and their JSON."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
+        self._queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MAX_QUEUED)
         self.too_slow = False
 
     def put(self, event: str, data: bytes) -> None:
         try:
-            self._waiting.put_nowait((event, data))
+            self._queue.put_nowait((event, data))
         except asyncio.QueueFull:
             self.too_slow = True
 
     async def next(self) -> tuple[str, bytes]:
-        return await self._waiting.get()
+        return await self._queue.get()
 
 
 class LiveState:
-    """`about` tells the page what it is looking at."""
+    """`about` describes the source of the data to the page."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = dict(about)
         self.tables: dict[str, Table] = {}
-        self.history = History()
-        self._viewers: set[Subscriber] = set()
+        self.history = TrafficHistory()
+        self._subscribers: set[Subscriber] = set()
 
-    def show(self, tables: Mapping[str, Table]) -> None:
-        """These tables are so now; others stay as they were."""
-        changed = {name: rows for name, table in tables.items() if (rows := changes(self.tables.get(name, {}), table))}
+    def publish(self, tables: Mapping[str, Table]) -> None:
+        """Replaces these tables; others stay as they are."""
+        changed = {
+            name: rows for name, table in tables.items() if (rows := changed_rows(self.tables.get(name, {}), table))
+        }
         self.tables.update(tables)
         if changed:
-            self._tell("change", changed)
+            self._send("change", changed)
 
-    def show_traffic(self, traffic: TrafficSample) -> None:
+    def publish_traffic(self, traffic: TrafficSample) -> None:
         self.history.add(traffic)
-        self._tell("traffic", traffic)
+        self._send("traffic", traffic)
 
     @contextmanager
-    def viewed(self) -> Iterator[Subscriber]:
-        viewer = Subscriber()
-        viewer.put("all", self._everything())
-        self._viewers.add(viewer)
-        VIEWERS.set(len(self._viewers))
+    def subscribe(self) -> Iterator[Subscriber]:
+        subscriber = Subscriber()
+        subscriber.put("all", self._full_state())
+        self._subscribers.add(subscriber)
+        VIEWERS.set(len(self._subscribers))
         try:
-            yield viewer
+            yield subscriber
         finally:
-            self._viewers.discard(viewer)
-            VIEWERS.set(len(self._viewers))
+            self._subscribers.discard(subscriber)
+            VIEWERS.set(len(self._subscribers))
 
-    def _everything(self) -> bytes:
+    def _full_state(self) -> bytes:
         return msgspec.json.encode(
             {
                 "about": self.about,
@@ -92,9 +94,9 @@ class LiveState:
             }
         )
 
-    def _tell(self, event: str, said: Any) -> None:
-        if not self._viewers:
+    def _send(self, event: str, message: Any) -> None:
+        if not self._subscribers:
             return
-        data = msgspec.json.encode(said)
-        for viewer in self._viewers:
-            viewer.put(event, data)
+        data = msgspec.json.encode(message)
+        for subscriber in self._subscribers:
+            subscriber.put(event, data)

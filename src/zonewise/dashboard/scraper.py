@@ -1,8 +1,8 @@
-"""Asks the node proxies what they counted: every few seconds each node's `/metrics`, by its address and the proxies' port.
+"""Scraper of the node proxies' traffic counters: `/metrics` of each node, every few seconds.
 
-Nodes that don't answer are asked ever more rarely. Where none does, as from a machine outside of the cluster's network,
-the proxies are asked through the API server, if that is allowed. Where there is much to read it is read more rarely, too,
-so that it costs a bounded part of a core.
+Nodes that do not answer are retried with a growing delay. If none answers, as from outside the cluster's network, the
+proxies are scraped through the API server, if that is allowed. A large cluster is scraped less often, so that scraping
+takes a bounded share of a core.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import aiohttp
 from yarl import URL
 
 from zonewise.dashboard.decide.rows import ProxiesRow
-from zonewise.dashboard.decide.traffic import TrafficHistory
+from zonewise.dashboard.decide.traffic import TrafficMeter
 from zonewise.dashboard.live_state import LiveState
-from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, MeasuredTraffic, read_bytes
+from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
 from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import Node
 from zonewise.topology import zone_of
 
 PERIOD_SECONDS: Final = 5.0
-MOST_OF_A_CORE: Final = 0.05
-ASKED_AT_ONCE: Final = 32
+MAX_CPU_SHARE: Final = 0.05
+MAX_CONCURRENT_SCRAPES: Final = 32
 TIMEOUT_SECONDS: Final = 4.0
-LONGEST_SILENCE_SECONDS: Final = 120.0
-THROUGH_PERIODS: Final = 3
-"""So much more rarely the API server is asked, which has other things to do."""
-_MOST_BYTES: Final = 32 << 20
+MAX_BACKOFF_SECONDS: Final = 120.0
+API_SERVER_PERIODS: Final = 3
+"""Scraping through the API server is rarer by this factor, to spare it."""
+_MAX_BODY_BYTES: Final = 32 << 20
 
 
-def addresses_of(nodes: Iterable[Node]) -> set[str]:
-    """The first internal address of each; nodes that share one share a proxy."""
-    found = (
+def internal_addresses(nodes: Iterable[Node]) -> set[str]:
+    """The first internal address of each node. Nodes that share one share a proxy."""
+    addresses = (
         next((address.address for address in node.status.addresses if address.type == "InternalIP"), "")
         for node in nodes
     )
-    return {address for address in found if address}
+    return {address for address in addresses if address}
 
 
 Measure = Callable[[], Awaitable[MeasuredTraffic]]
@@ -50,103 +50,106 @@ class Scraper:
         self,
         nodes: Iterable[Node],
         port: int,
-        board: LiveState,
+        state: LiveState,
         period_seconds: float = PERIOD_SECONDS,
-        through: Measure | None = None,
+        through_api_server: Measure | None = None,
     ) -> None:
-        """`nodes` is read again each time; `through` asks where nobody answers from here."""
+        """`nodes` is read afresh each time. `through_api_server` is used if no node answers."""
         self._nodes = nodes
         self._port = port
-        self._board = board
+        self._state = state
         self._period_seconds = period_seconds
-        self._meter = TrafficHistory()
-        self._silent: dict[str, float] = {}
-        self._again_at: dict[str, float] = {}
-        self._trouble = ""
-        self._through = through
-        self._through_silent = 0.0
-        self._through_again_at = 0.0
+        self._meter = TrafficMeter()
+        self._backoff_seconds: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
+        self._problem = ""
+        self._through_api_server = through_api_server
+        self._api_server_backoff_seconds = 0.0
+        self._api_server_retry_at = 0.0
         self._measured = MeasuredTraffic()
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(
-            timeout=timeout, connector=aiohttp.TCPConnector(limit=ASKED_AT_ONCE)
-        ) as session:
+        connector = aiohttp.TCPConnector(limit=MAX_CONCURRENT_SCRAPES)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
                 started = time.thread_time()
-                await self._ask_all(session)
+                await self._scrape_all(session)
                 spent_seconds = time.thread_time() - started
-                await asyncio.sleep(max(self._period_seconds, spent_seconds / MOST_OF_A_CORE))
+                await asyncio.sleep(max(self._period_seconds, spent_seconds / MAX_CPU_SHARE))
 
-    async def _ask_all(self, session: aiohttp.ClientSession) -> None:
-        there, now = addresses_of(self._nodes), time.monotonic()
-        self._meter.keep(there | self._measured.by_node.keys())
-        self._silent = {address: seconds for address, seconds in self._silent.items() if address in there}
-        due = [address for address in there if self._again_at.get(address, 0.0) <= now]
-        await asyncio.gather(*(self._ask(session, address) for address in due))
-        answering = len(there) - sum(seconds > 0 for seconds in self._silent.values())
-        row = ProxiesRow(nodes=len(there), answering=answering, trouble=self._trouble if answering < len(there) else "")
-        if answering or self._through is None:
+    async def _scrape_all(self, session: aiohttp.ClientSession) -> None:
+        addresses, now = internal_addresses(self._nodes), time.monotonic()
+        self._meter.retain(addresses | self._measured.by_node.keys())
+        self._backoff_seconds = {
+            address: seconds for address, seconds in self._backoff_seconds.items() if address in addresses
+        }
+        due = [address for address in addresses if self._retry_at.get(address, 0.0) <= now]
+        await asyncio.gather(*(self._scrape(session, address) for address in due))
+        answering = len(addresses) - sum(seconds > 0 for seconds in self._backoff_seconds.values())
+        problem = self._problem if answering < len(addresses) else ""
+        row = ProxiesRow(nodes=len(addresses), answering=answering, trouble=problem)
+        if answering or self._through_api_server is None:
             self._measured = MeasuredTraffic()
-            self._show(row)
-        elif self._through_again_at <= now:
-            self._show(await self._ask_through(self._through, row))
+            self._publish(row)
+        elif self._api_server_retry_at <= now:
+            self._publish(await self._scrape_through_api_server(self._through_api_server, row))
 
-    def _show(self, row: ProxiesRow) -> None:
-        self._board.show({"proxies": {"all": row}})
+    def _publish(self, row: ProxiesRow) -> None:
+        self._state.publish({"proxies": {"all": row}})
         if row.answering:
             zones = {zone for node in self._nodes if (zone := zone_of(node.metadata.labels))}
-            self._board.show_traffic(self._meter.close(time.time(), zones))
+            self._state.publish_traffic(self._meter.sample(time.time(), zones))
 
-    async def _ask_through(self, through: Measure, silent: ProxiesRow) -> ProxiesRow:
-        """Proxies go by the names of their nodes then, which are no addresses."""
+    async def _scrape_through_api_server(self, measure: Measure, direct: ProxiesRow) -> ProxiesRow:
+        """The meter then knows proxies by node names, not by addresses."""
         try:
-            measured = await through()
+            measured = await measure()
         except ApiError as error:
             measured = MeasuredTraffic(problem=str(error))
         self._measured = measured
-        for node, counted in measured.by_node.items():
-            self._meter.take(node, counted)
-        wait = self._period_seconds * THROUGH_PERIODS
-        self._through_silent = (
-            0.0 if measured.by_node else min(self._through_silent * 2 or wait, LONGEST_SILENCE_SECONDS)
+        for node, counters in measured.by_node.items():
+            self._meter.add(node, counters)
+        period = self._period_seconds * API_SERVER_PERIODS
+        self._api_server_backoff_seconds = (
+            0.0 if measured.by_node else min(self._api_server_backoff_seconds * 2 or period, MAX_BACKOFF_SECONDS)
         )
-        self._through_again_at = time.monotonic() + (self._through_silent or wait)
+        self._api_server_retry_at = time.monotonic() + (self._api_server_backoff_seconds or period)
         if measured.by_node:
             return ProxiesRow(nodes=measured.proxies, answering=len(measured.by_node), trouble=measured.problem)
         why = measured.problem or "no Zonewise proxy runs"
         return ProxiesRow(
-            nodes=silent.nodes, answering=0, trouble=f"{silent.trouble}; through the API server: {why}".lstrip("; ")
+            nodes=direct.nodes, answering=0, trouble=f"{direct.trouble}; through the API server: {why}".lstrip("; ")
         )
 
-    async def _ask(self, session: aiohttp.ClientSession, address: str) -> None:
+    async def _scrape(self, session: aiohttp.ClientSession, address: str) -> None:
         try:
-            counted = await self._read(session, address)
+            counters = await self._read(session, address)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            silence = min(max(self._silent.get(address, 0.0) * 2, self._period_seconds), LONGEST_SILENCE_SECONDS)
-            self._silent[address] = silence
-            self._again_at[address] = time.monotonic() + silence
-            self._trouble = f"{address}:{self._port} {_words(error)}"
+            doubled = self._backoff_seconds.get(address, 0.0) * 2
+            seconds = min(max(doubled, self._period_seconds), MAX_BACKOFF_SECONDS)
+            self._backoff_seconds[address] = seconds
+            self._retry_at[address] = time.monotonic() + seconds
+            self._problem = f"{address}:{self._port} {_describe(error)}"
             return
-        self._silent[address] = 0.0
-        self._again_at.pop(address, None)
-        self._meter.take(address, counted)
+        self._backoff_seconds[address] = 0.0
+        self._retry_at.pop(address, None)
+        self._meter.add(address, counters)
 
-    async def _read(self, session: aiohttp.ClientSession, address: str) -> Bytes:
+    async def _read(self, session: aiohttp.ClientSession, address: str) -> ByteCounters:
         url = URL.build(scheme="http", host=address, port=self._port, path="/metrics", query={"name[]": METRIC})
-        async with session.get(url, allow_redirects=False, headers={"Accept": "text/plain"}) as answer:
-            if answer.status != 200:
-                raise ValueError(f"answers {answer.status}")
+        async with session.get(url, allow_redirects=False, headers={"Accept": "text/plain"}) as reply:
+            if reply.status != 200:
+                raise ValueError(f"answers {reply.status}")
             body = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
+            async for chunk in reply.content.iter_chunked(1 << 16):
                 body += chunk
-                if len(body) > _MOST_BYTES:
-                    raise ValueError(f"tells more than {_MOST_BYTES >> 20} MiB")
-        return read_bytes(body.decode(errors="replace"))
+                if len(body) > _MAX_BODY_BYTES:
+                    raise ValueError(f"answers with more than {_MAX_BODY_BYTES >> 20} MiB")
+        return parse_counters(body.decode(errors="replace"))
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     match error:
         case TimeoutError():
             return f"does not answer within {TIMEOUT_SECONDS:g} s"

@@ -1,4 +1,4 @@
-"""The simulator's table and plots for the cluster at hand: its Services through every algorithm, as `zonewise simulate` does."""
+"""Simulation of the shown cluster: its Services under every algorithm, as `zonewise simulate --from-cluster` does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLOTS: Final[dict[str, Callable[[tuple[AlgorithmResult, ...]], str]]] = {
 }
 
 
-def judge(situation: Snapshot) -> ResultTable:
-    slices: list[EndpointSlice] = [found for served in situation.services for found in served.slices]
-    tasks = own_tasks(from_cluster(situation.nodes, slices), ALGORITHMS.rules)
+def simulate_cluster(snapshot: Snapshot) -> ResultTable:
+    slices: list[EndpointSlice] = [slice_ for service in snapshot.services for slice_ in service.slices]
+    tasks = own_tasks(from_cluster(snapshot.nodes, slices), ALGORITHMS.rules)
     return tally("cluster", "Services with ready endpoints", ALGORITHMS.rules, [perform(task) for task in tasks])

@@ -1,5 +1,5 @@
-"""What people look at: the state of a cluster, what is wrong with it, and what becomes of a Service's traffic.
+"""Diagnostics: the state of a cluster, its problems, and explanations of single decisions.
 
-Gathers what the other rooms decide. `status`, `service` and `checks` are pure, `survey` and `examination` read the
-cluster; the command line and the dashboard print what they say.
+`read` reads a live cluster, with the rights of the caller. `decide` is pure: `status`, `doctor` and `explain` build reports
+from these objects or from a dump. The command line and the dashboard show them.
 """

@@ -1,5 +1,5 @@
-"""What the cluster will do, and what it would do if something were different: a situation, changes to it, its outlook.
+"""Forecasts of routing: a snapshot of a cluster, changes to it, and what becomes of every Service. Pure.
 
-`situation` gathers a cluster from a dump or from a live one, `whatif` changes it as asked, `outlook` says for every
-Service what comes of it, by the functions that the controllers use. The command `plan` and the dashboard show it.
+`snapshot` builds a cluster from a dump or a live read, `whatif` changes it, and `forecast` routes every Service with the
+functions that the controllers use. `zonewise plan` and the dashboard show the result.
 """

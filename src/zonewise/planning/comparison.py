@@ -1,4 +1,4 @@
-"""Two situations side by side, Service by Service, with what the difference costs or saves. Pure; `plan` prints it."""
+"""Two snapshots compared Service by Service, with the difference in cost. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from zonewise.objects import Key, Service
-from zonewise.planning.forecast import ClusterForecast, CrossZoneCost, look, price, share_traffic
+from zonewise.planning.forecast import (
+    CrossZoneCost,
+    ServiceForecast,
+    cross_zone_costs,
+    forecast_services,
+    share_traffic,
+)
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.topology import ZONE
 
 
-class TrafficDifference(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a month. `gb` is that of all Services together that `by_service` does not tell of."""
+class MonthlyTraffic(msgspec.Struct, frozen=True, rename="camel"):
+    """`gb` is the traffic of all Services that `by_service` does not list."""
 
     gb: float = 0.0
     by_service: Mapping[Key, float] = {}
@@ -24,12 +30,12 @@ class TrafficDifference(msgspec.Struct, frozen=True, rename="camel"):
 class ServiceSide(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A Service on one side of the comparison."""
 
-    outlook: ClusterForecast
+    outlook: ServiceForecast
     money: CrossZoneCost | None = None
 
 
 class ComparisonRow(msgspec.Struct, frozen=True, rename="camel"):
-    """`planned` is what `today` becomes; both are the same where nothing changes."""
+    """`today` and `planned` are equal for a Service that the changes do not affect."""
 
     today: ServiceSide
     planned: ServiceSide
@@ -44,7 +50,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ComparisonTotal(msgspec.Struct, frozen=True, rename="camel"):
-    """`in_zone` is the share of all traffic, weighed by gigabytes where they are known, else by endpoints."""
+    """`in_zone` is the share of all traffic, weighted by gigabytes if they are known, else by endpoints."""
 
     services: int
     endpoints: int
@@ -67,15 +73,15 @@ def compare(
     today: Snapshot,
     planned: Snapshot,
     chosen: Callable[[Service], bool],
-    traffic: TrafficDifference | None = None,
+    traffic: MonthlyTraffic | None = None,
     hints: HintsForm = HintsForm.STABLE,
 ) -> Comparison:
-    """`zones` are the planned ones, with their client nodes."""
-    outlooks = look(today, chosen, hints)
-    gb = share_traffic(outlooks, traffic.gb, traffic.by_service) if traffic else {}
-    before = _sides(outlooks, traffic, gb)
-    planned.recall(today, _unchanged(today, planned))
-    after = _sides(look(planned, chosen, hints), traffic, gb) if planned.changed else before
+    """`zones` of the result are the planned ones, with their number of client nodes."""
+    forecasts = forecast_services(today, chosen, hints)
+    gb = share_traffic(forecasts, traffic.gb, traffic.by_service) if traffic else {}
+    before = _sides(forecasts, traffic, gb)
+    planned.reuse_forecasts(today, _unchanged(today, planned))
+    after = _sides(forecast_services(planned, chosen, hints), traffic, gb) if planned.changed else before
     rows = tuple(ComparisonRow(side, after[key]) for key, side in before.items())
     return Comparison(
         zones=planned.cluster.demand(ZONE),
@@ -87,33 +93,31 @@ def compare(
 
 
 def _unchanged(today: Snapshot, planned: Snapshot) -> set[Key]:
-    """Services that nothing was done to; with other nodes, anything may become of any of them."""
+    """Services that are the same object in both. Changed nodes may affect every Service."""
     if planned.nodes is not today.nodes:
         return set()
     pairs = zip(today.services, planned.services, strict=True)
-    return {served.key for served, then in pairs if then is served}
+    return {before.key for before, after in pairs if after is before}
 
 
 def _sides(
-    outlooks: list[ClusterForecast], traffic: TrafficDifference | None, gb: Mapping[Key, float]
+    forecasts: list[ServiceForecast], traffic: MonthlyTraffic | None, gb: Mapping[Key, float]
 ) -> dict[Key, ServiceSide]:
-    """`gb` is of today on both sides: who scales one Service sends no more to it, and no less to another."""
-    if traffic is None:
-        return {found.key: ServiceSide(found) for found in outlooks}
-    money = price(outlooks, gb, traffic.price_per_gb)
-    return {found.key: ServiceSide(found, money.get(found.key)) for found in outlooks}
+    """`gb` is today's on both sides: scaling one Service moves no traffic to or from another."""
+    costs = cross_zone_costs(forecasts, gb, traffic.price_per_gb) if traffic else {}
+    return {forecast.key: ServiceSide(forecast, costs.get(forecast.key)) for forecast in forecasts}
 
 
 def _total(sides: list[ServiceSide]) -> ComparisonTotal:
-    outlooks = [side.outlook for side in sides]
+    forecasts = [side.outlook for side in sides]
     weights = [side.money.gb if side.money else float(side.outlook.endpoints) for side in sides]
-    met = sum(weight * found.in_zone for weight, found in zip(weights, outlooks, strict=True))
+    in_zone = sum(weight * forecast.in_zone for weight, forecast in zip(weights, forecasts, strict=True))
     return ComparisonTotal(
         services=len(sides),
-        endpoints=sum(found.endpoints for found in outlooks),
-        in_zone=met / sum(weights) if sum(weights) else 0.0,
-        worst_overload=max((found.worst_overload for found in outlooks), default=0.0),
-        slices=sum(found.slices for found in outlooks),
-        cut_off=sum(bool(found.cut_off) for found in outlooks),
+        endpoints=sum(forecast.endpoints for forecast in forecasts),
+        in_zone=in_zone / sum(weights) if sum(weights) else 0.0,
+        worst_overload=max((forecast.worst_overload for forecast in forecasts), default=0.0),
+        slices=sum(forecast.slices for forecast in forecasts),
+        cut_off=sum(bool(forecast.cut_off) for forecast in forecasts),
         cost=sum(side.money.cost for side in sides if side.money) if any(side.money for side in sides) else None,
     )

@@ -1,7 +1,7 @@
-"""Who carries a Service's traffic, by what the Service says and by what of Zonewise runs in the cluster. Pure.
+"""The data plane of a Service: the Zonewise proxy, kube-proxy, or DNS. Pure.
 
-The same rule serves `plan`, `explain`, `status`, the doctor and the dashboard, so that none of them takes kube-proxy for
-the Zonewise proxy, or stock DNS for the Zonewise one, where another does not.
+It follows from the Service and from the workloads of Zonewise that run in the cluster. `plan`, `explain`, `status`,
+`doctor` and the dashboard all use this rule, so they agree on it.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from zonewise.objects import Service
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.slices.decide.families import is_headless
 
-CARRYING: Final = f"{APP_NAME_LABEL} in ({APP_PROXY},{APP_DNS})"
-"""Selects the workloads that `carriers_of` asks for."""
+DATA_PLANE_SELECTOR: Final = f"{APP_NAME_LABEL} in ({APP_PROXY},{APP_DNS})"
+"""Selects the workloads that `find_data_planes` needs."""
 
 
 class DataPlane(StrEnum):
-    """`Other`: labelled for a proxy that is not ours, whose ways nobody here knows. `Nobody`: an alias of a name elsewhere."""
+    """`Other`: labelled for a third-party proxy, whose rules are unknown. `Nobody`: an alias of an external name."""
 
     ZONEWISE_PROXY = "ZonewiseProxy"
     KUBE_PROXY = "KubeProxy"
     DNS = "DNS"
     STOCK_DNS = "StockDNS"
     OTHER = "Other"
-    NOBODY = "Nobody"
+    NONE = "Nobody"
 
     @property
     def is_dns(self) -> bool:
-        """The Service is headless: its clients are told addresses, and choose."""
+        """The Service is headless: clients get addresses and choose one."""
         return self in {DataPlane.DNS, DataPlane.STOCK_DNS}
 
     @property
     def is_ours(self) -> bool:
-        """It does all that is decided."""
+        """It implements every decision in full."""
         return self in {DataPlane.ZONEWISE_PROXY, DataPlane.DNS}
 
 
 @dataclass(frozen=True, slots=True)
 class DataPlanes:
-    """`all_services` where the Zonewise proxy runs in kube-proxy's place, `dns` where the Zonewise DNS server answers."""
+    """`all_services`: the Zonewise proxy replaces kube-proxy. `dns`: the Zonewise DNS server answers."""
 
     all_services: bool = False
     dns: bool = False
 
     def of(self, service: Service) -> DataPlane:
         if service.spec.type == "ExternalName":
-            return DataPlane.NOBODY
+            return DataPlane.NONE
         if is_headless(service):
             return DataPlane.DNS if self.dns else DataPlane.STOCK_DNS
         match service.metadata.labels.get(PROXY_NAME_LABEL):
@@ -64,29 +64,29 @@ class DataPlanes:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a person says of the carriers, None where nothing is said: then what runs tells."""
+    """Data planes that the user states; None where the workloads in the cluster decide."""
 
     all_services: bool | None = None
     dns: bool | None = None
 
-    def over(self, found: DataPlanes) -> DataPlanes:
+    def apply_to(self, detected: DataPlanes) -> DataPlanes:
         return DataPlanes(
-            found.all_services if self.all_services is None else self.all_services,
-            found.dns if self.dns is None else self.dns,
+            detected.all_services if self.all_services is None else self.all_services,
+            detected.dns if self.dns is None else self.dns,
         )
 
 
 STOCK: Final = DataPlanes()
-"""Nothing of Zonewise runs, or nobody knows of it."""
-UNTOLD: Final = Overrides()
+"""No Zonewise proxy or DNS server runs, or none is known."""
+NO_OVERRIDES: Final = Overrides()
 
 
-def carriers_of(workloads: Iterable[Deployment | DaemonSet]) -> DataPlanes:
-    """As far as the workloads of Zonewise tell; what runs outside of the cluster does not show."""
-    ours = [(found.metadata.labels.get(APP_NAME_LABEL), found) for found in workloads]
+def find_data_planes(workloads: Iterable[Deployment | DaemonSet]) -> DataPlanes:
+    """By the workloads of Zonewise. Programs that run outside of the cluster are not detected."""
+    by_app = [(workload.metadata.labels.get(APP_NAME_LABEL), workload) for workload in workloads]
     return DataPlanes(
-        all_services=any(name == APP_PROXY and _serves_all(found) for name, found in ours),
-        dns=any(name == APP_DNS for name, _ in ours),
+        all_services=any(app == APP_PROXY and _serves_all(workload) for app, workload in by_app),
+        dns=any(app == APP_DNS for app, _ in by_app),
     )
 
 

@@ -1,7 +1,7 @@
-"""What comes of a decision by whoever carries the Service: stock programs do only what they can be told. Pure.
+"""The effect of a routing decision through the data plane of its Service. Pure.
 
-Our own do as decided. kube-proxy goes by the hints that can be written, and gives every endpoint to clients that these
-have nothing for; stock DNS gives every endpoint to everybody.
+Zonewise's proxy and DNS server do as decided. kube-proxy follows the hints that slices can express, and gives every
+endpoint to clients without a matching hint. Stock DNS gives every endpoint to every client.
 """
 
 from __future__ import annotations
@@ -21,39 +21,44 @@ from zonewise.topology import ZONE
 
 @dataclass(frozen=True, slots=True)
 class EffectiveRouting:
-    """`astray` are the nodes whose clients reach endpoints that the decision keeps from them."""
+    """`astray`: nodes whose clients reach endpoints that the decision withholds from them."""
 
     forecast: Forecast
     astray: tuple[str, ...] = ()
 
 
-def carried(
-    decision: Decision, expression: HintsExpression, cluster: RoutingNodes, carrier: DataPlane
+def apply_data_plane(
+    decision: Decision, expression: HintsExpression, cluster: RoutingNodes, data_plane: DataPlane
 ) -> EffectiveRouting:
-    """Of a decision that has anybody to serve."""
-    if carrier is DataPlane.KUBE_PROXY and expression.losses:
-        return _by(_by_kube_proxy(decision, expression, cluster), decision, expression, cluster)
-    if carrier is DataPlane.STOCK_DNS and (expression.hints or expression.losses):
-        everything = dict.fromkeys((a for a, each in _all(decision).items() if is_ready(each)), 1.0)
-        return _by(lambda _: everything, decision, expression, cluster)
+    """The decision must have endpoints."""
+    if data_plane is DataPlane.KUBE_PROXY and expression.losses:
+        return _effect(_kube_proxy_choice(decision, expression, cluster), decision, expression, cluster)
+    if data_plane is DataPlane.STOCK_DNS and (expression.hints or expression.losses):
+        ready = (address for address, endpoint in _all_endpoints(decision).items() if is_ready(endpoint))
+        shares = dict.fromkeys(ready, 1.0)
+        return _effect(lambda _: shares, decision, expression, cluster)
     return EffectiveRouting(forecast(decision, cluster))
 
 
-def _by(gets: Gets, decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> EffectiveRouting:
-    groups = list(_parted(clients_alike(cluster, served_domains(decision)), expression))
-    used = {address for _, alike in groups for address in gets(alike[0])}
-    endpoints = {a: each for a, each in _all(decision).items() if a in used or a in decision.endpoints}
+def _effect(gets: Gets, decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> EffectiveRouting:
+    groups = list(_split_by_node_hints(clients_alike(cluster, served_domains(decision)), expression))
+    used = {address for _, nodes in groups for address in gets(nodes[0])}
+    endpoints = {
+        address: endpoint
+        for address, endpoint in _all_endpoints(decision).items()
+        if address in used or address in decision.endpoints
+    }
     astray = sorted(
         name
-        for _, alike in groups
-        if gets(alike[0]).keys() - choose(decision, cluster, alike[0]).shares
-        for name in alike
+        for _, nodes in groups
+        if gets(nodes[0]).keys() - choose(decision, cluster, nodes[0]).shares
+        for name in nodes
     )
     return EffectiveRouting(foresee(endpoints, cluster, groups, gets), tuple(astray))
 
 
-def _parted(groups: Iterable[Alike], expression: HintsExpression) -> Iterator[Alike]:
-    """By which endpoints are hinted for their node."""
+def _split_by_node_hints(groups: Iterable[Alike], expression: HintsExpression) -> Iterator[Alike]:
+    """Nodes of a group that the same endpoints are hinted for stay together."""
     by_node: dict[str, list[str]] = {}
     for address, hints in expression.hints.items():
         for hint in hints.for_nodes:
@@ -65,12 +70,12 @@ def _parted(groups: Iterable[Alike], expression: HintsExpression) -> Iterator[Al
         yield from ((zone, part) for part in parts.values())
 
 
-def _all(decision: Decision) -> Mapping[str, Endpoint]:
+def _all_endpoints(decision: Decision) -> Mapping[str, Endpoint]:
     return {**decision.endpoints, **decision.drained}
 
 
-def _by_kube_proxy(decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> Gets:
-    targets = list(_targets(decision, expression))
+def _kube_proxy_choice(decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> Gets:
+    targets = list(_proxy_targets(decision, expression))
 
     @cache
     def gets(node: str) -> Mapping[str, float]:
@@ -80,8 +85,8 @@ def _by_kube_proxy(decision: Decision, expression: HintsExpression, cluster: Rou
     return gets
 
 
-def _targets(decision: Decision, expression: HintsExpression) -> Iterator[ProxyTarget]:
-    for address, endpoint in _all(decision).items():
+def _proxy_targets(decision: Decision, expression: HintsExpression) -> Iterator[ProxyTarget]:
+    for address, endpoint in _all_endpoints(decision).items():
         hints = expression.hints.get(address)
         yield ProxyTarget(
             address=address,

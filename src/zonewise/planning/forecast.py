@@ -1,8 +1,7 @@
-"""What comes of a situation: for every Service its policy, its assignment, and what that does to traffic and cost. Pure.
+"""Forecast of every Service of a snapshot: its policy, its assignment, and the effect on traffic and cost. Pure.
 
-The decision is the controllers' own, from the same slices, so what is foreseen here is what they will write, and what
-whoever carries the Service makes of that. Traffic is taken to come evenly from all client nodes, and a Service's share of
-it to be that of its endpoints, unless told.
+The controllers' own functions decide, from the same slices, and the data plane of each Service is applied to that.
+Traffic is assumed to come evenly from all client nodes, and in proportion to a Service's endpoints unless it is given.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 from zonewise.objects import EndpointSlice, Key, Service
 from zonewise.planning import slice_count
 from zonewise.planning.data_plane import DataPlane
-from zonewise.planning.effective_routing import carried
+from zonewise.planning.effective_routing import apply_data_plane
 from zonewise.planning.snapshot import ServiceSnapshot, Snapshot, is_own
 from zonewise.routing import Decision, HintsForm, RoutingNodes, drained_zones
 from zonewise.routing.load import names
@@ -29,24 +28,24 @@ from zonewise.topology import ZONE
 
 EVERY_CLIENT: Final = "*"
 PRICE_PER_GB: Final = 0.02
-"""Dollars, as the large clouds ask: 0.01 for what leaves a zone and 0.01 for what enters one."""
+"""Dollars, as the large clouds charge: 0.01 for traffic that leaves a zone and 0.01 for traffic that enters one."""
 _PROGRAMS: Final[Mapping[DataPlane, str]] = {DataPlane.KUBE_PROXY: "kube-proxy", DataPlane.STOCK_DNS: "stock DNS"}
 RUN_DNS: Final = "run `zonewise dns`, which gives each client its own: zonewise install --only dns"
 
 
-class ServiceForecast(msgspec.Struct, frozen=True, rename="camel"):
-    """So many endpoints of one zone are for the clients of these; `*` stands for all."""
+class ZoneAssignment(msgspec.Struct, frozen=True, rename="camel"):
+    """Endpoints of one zone that serve the clients of the zones `consumers`; `*` stands for all."""
 
     zone: str
     consumers: tuple[str, ...]
     endpoints: int
 
 
-class ClusterForecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of one Service. Shares are of 1; `losses` are what stock proxies will not do of it, `cut_off` nodes without any.
+class ServiceForecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Shares are between 0 and 1. `losses` are parts of the decision that stock proxies ignore.
 
-    `astray` are nodes whose clients reach what the rule keeps from them, as stock programs carry the Service: then it is
-    not in force.
+    `cut_off` are nodes whose clients reach no endpoint. `astray` are nodes whose clients reach endpoints that the policy
+    withholds from them, because a stock data plane serves them: then the policy is not in force.
     """
 
     namespace: str
@@ -62,7 +61,7 @@ class ClusterForecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     worst_overload: float
     cut_off: tuple[str, ...]
     slices: int
-    assignment: tuple[ServiceForecast, ...]
+    assignment: tuple[ZoneAssignment, ...]
     losses: tuple[str, ...]
     complaints: tuple[str, ...]
     astray: tuple[str, ...] = ()
@@ -72,128 +71,131 @@ class ClusterForecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         return Key(self.namespace, self.name)
 
 
-def look(
-    situation: Snapshot, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE
-) -> list[ClusterForecast]:
-    """By namespace and name."""
-    return [_foreseen(served, situation, hints) for served in situation.services if chosen(served.service)]
+def forecast_services(
+    snapshot: Snapshot, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE
+) -> list[ServiceForecast]:
+    """Sorted by namespace and name."""
+    return [_cached(service, snapshot, hints) for service in snapshot.services if chosen(service.service)]
 
 
-def _foreseen(served: ServiceSnapshot, situation: Snapshot, hints: HintsForm) -> ClusterForecast:
-    """Once for each situation."""
-    place = served.key, hints
-    if place not in situation.foreseen:
-        situation.foreseen[place] = _outlook(served, situation, hints)
-    return situation.foreseen[place]
+def _cached(service: ServiceSnapshot, snapshot: Snapshot, hints: HintsForm) -> ServiceForecast:
+    key = service.key, hints
+    if key not in snapshot.forecasts:
+        snapshot.forecasts[key] = _forecast(service, snapshot, hints)
+    return snapshot.forecasts[key]
 
 
-def _outlook(served: ServiceSnapshot, situation: Snapshot, hints: HintsForm) -> ClusterForecast:
-    cluster, carrier = situation.cluster, situation.carriers.of(served.service)
-    found = {family: routed(served, family, situation, hints) for family in served.by_family}
-    decisions = {family.value: each.decision for family, each in found.items()}
-    expressions = {family.value: each.expression for family, each in found.items()}
-    made = [
-        carried(each.decision, each.expression, cluster, carrier) for each in found.values() if each.decision.endpoints
+def _forecast(service: ServiceSnapshot, snapshot: Snapshot, hints: HintsForm) -> ServiceForecast:
+    cluster, data_plane = snapshot.cluster, snapshot.data_planes.of(service.service)
+    routed = {family: route_family(service, family, snapshot, hints) for family in service.by_family}
+    decisions = {family.value: endpoints.decision for family, endpoints in routed.items()}
+    expressions = {family.value: endpoints.expression for family, endpoints in routed.items()}
+    effects = [
+        apply_data_plane(endpoints.decision, endpoints.expression, cluster, data_plane)
+        for endpoints in routed.values()
+        if endpoints.decision.endpoints
     ]
-    forecasts = [each.forecast for each in made]
-    state = state_of(served.service, decisions, expressions, forecasts, now="")
-    astray = tuple(sorted({name for each in made for name in each.astray}))
-    return ClusterForecast(
-        namespace=served.key.namespace,
-        name=served.key.name,
+    forecasts = [effect.forecast for effect in effects]
+    state = state_of(service.service, decisions, expressions, forecasts, now="")
+    astray = tuple(sorted({name for effect in effects for name in effect.astray}))
+    return ServiceForecast(
+        namespace=service.key.namespace,
+        name=service.key.name,
         policy=state.policy,
         source=state.source,
         active=state.active and not astray,
         code=state.code,
-        sentence=_sentence(state, carrier, astray),
-        remedy=_remedy(state, carrier, astray, found.values()),
+        sentence=_sentence(state, data_plane, astray),
+        remedy=_remedy(state, data_plane, astray, routed.values()),
         endpoints=state.endpoints,
-        in_zone=min((each.in_zone for each in forecasts), default=0.0),
-        worst_overload=max((each.worst_overload for each in forecasts), default=0.0),
-        cut_off=tuple(sorted({name for each in forecasts for name in each.cut_off})),
-        slices=sum(_slices(served, family, each, own=situation.own) for family, each in found.items()),
+        in_zone=min((forecast.in_zone for forecast in forecasts), default=0.0),
+        worst_overload=max((forecast.worst_overload for forecast in forecasts), default=0.0),
+        cut_off=tuple(sorted({name for forecast in forecasts for name in forecast.cut_off})),
+        slices=sum(_count_slices(service, family, endpoints, own=snapshot.own) for family, endpoints in routed.items()),
         assignment=tuple(_assignments(decisions.values(), cluster)),
-        losses=() if carrier.is_ours else state.losses,
+        losses=() if data_plane.is_ours else state.losses,
         complaints=state.complaints,
         astray=astray,
     )
 
 
-def _sentence(state: ServiceRoutingState, carrier: DataPlane, astray: Sequence[str]) -> str:
-    """What was decided, and for whom it is not so."""
+def _sentence(state: ServiceRoutingState, data_plane: DataPlane, astray: Sequence[str]) -> str:
+    """The decision, and the clients that it does not hold for."""
     if not astray:
         return state.sentence
     nodes = "1 node" if len(astray) == 1 else f"{len(astray)} nodes"
-    return f"{state.sentence}; but {_PROGRAMS[carrier]} lets the clients of {nodes} reach others, too"
+    return f"{state.sentence}; but {_PROGRAMS[data_plane]} lets the clients of {nodes} reach others, too"
 
 
 def _remedy(
-    state: ServiceRoutingState, carrier: DataPlane, astray: Sequence[str], found: Iterable[RoutedEndpoints]
+    state: ServiceRoutingState, data_plane: DataPlane, astray: Sequence[str], routed: Iterable[RoutedEndpoints]
 ) -> str:
     if not astray:
         return state.remedy
-    more = [loss.remedy for each in found for loss in each.expression.losses]
-    told = dict.fromkeys((state.remedy, *([RUN_DNS] if carrier.is_dns else more)))
-    return "; ".join(remedy for remedy in told if remedy)
+    losses = [loss.remedy for endpoints in routed for loss in endpoints.expression.losses]
+    remedies = dict.fromkeys((state.remedy, *([RUN_DNS] if data_plane.is_dns else losses)))
+    return "; ".join(remedy for remedy in remedies if remedy)
 
 
-def routed(
-    served: ServiceSnapshot, family: ServiceFamily, situation: Snapshot, hints: HintsForm = HintsForm.STABLE
+def route_family(
+    service: ServiceSnapshot, family: ServiceFamily, snapshot: Snapshot, hints: HintsForm = HintsForm.STABLE
 ) -> RoutedEndpoints:
-    """What the controller decides of one family, from the slices as they are."""
-    namespace = situation.namespaces.get(served.key.namespace)
-    said = namespace.metadata.annotations if namespace else {}
-    drained = drained_zones(served.service, said, situation.cluster.node_drains)
-    slices = _of_family(served.slices, family)
+    """The controller's decision for one address family, from the present slices."""
+    namespace = snapshot.namespaces.get(service.key.namespace)
+    annotations = namespace.metadata.annotations if namespace else {}
+    drained = drained_zones(service.service, annotations, snapshot.cluster.node_drains)
+    slices = _of_family(service.slices, family)
     memory = None
-    if any(map(is_stock, slices)) and not any(map(is_own, slices)):  # there it is the overlay that remembers
-        memory = recalled(served.service, served.endpoints(family), situation.cluster)
-    return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
+    if any(map(is_stock, slices)) and not any(map(is_own, slices)):  # mode overlay: the overlay keeps the memory
+        memory = recalled(service.service, service.endpoints(family), snapshot.cluster)
+    return route(service.service, service.by_family[family], slices, snapshot.cluster, hints, drained, memory)
 
 
 def _of_family(slices: Iterable[EndpointSlice], family: ServiceFamily) -> list[EndpointSlice]:
-    return [found for found in slices if found.address_type == family]
+    return [slice_ for slice_ in slices if slice_.address_type == family]
 
 
-def _slices(served: ServiceSnapshot, family: ServiceFamily, routed: RoutedEndpoints, *, own: bool) -> int:
+def _count_slices(service: ServiceSnapshot, family: ServiceFamily, routed: RoutedEndpoints, *, own: bool) -> int:
     if own:
-        return slice_count.own(routed)
-    return slice_count.stock(served.by_family[family], _of_family(served.slices, family))
+        return slice_count.count_own(routed)
+    return slice_count.count_stock(service.by_family[family], _of_family(service.slices, family))
 
 
-def _assignments(decisions: Iterable[Decision], cluster: RoutingNodes) -> Iterable[ServiceForecast]:
-    counted: Counter[tuple[str, tuple[str, ...]]] = Counter()
+def _assignments(decisions: Iterable[Decision], cluster: RoutingNodes) -> Iterable[ZoneAssignment]:
+    counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for decision in decisions:
         homes = cluster.homes(decision.endpoints, ZONE)
         tier = next((tier for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE), EVERYONE)
         for address in decision.endpoints:
             consumers = names(tier.consumers.get(address, ())) if tier is not EVERYONE else (EVERY_CLIENT,)
-            counted[homes[address] or "", consumers] += 1
-    return (ServiceForecast(zone, consumers, number) for (zone, consumers), number in sorted(counted.items()))
+            counts[homes[address] or "", consumers] += 1
+    return (ZoneAssignment(zone, consumers, number) for (zone, consumers), number in sorted(counts.items()))
 
 
 class CrossZoneCost(msgspec.Struct, frozen=True, rename="camel"):
-    """Traffic of a month, what of it leaves its zone, and the price of that."""
+    """Monthly traffic of a Service, the part that leaves its zone, and its price."""
 
     gb: float
     cross_zone_gb: float
     cost: float
 
 
-def price(
-    outlooks: Iterable[ClusterForecast], gb: Mapping[Key, float], price_per_gb: float
+def cross_zone_costs(
+    forecasts: Iterable[ServiceForecast], gb: Mapping[Key, float], price_per_gb: float
 ) -> dict[Key, CrossZoneCost]:
-    """A Service without endpoints sends nothing anywhere."""
+    """A Service without endpoints has no traffic."""
     crossing = {
-        found.key: gb[found.key] * (1 - found.in_zone) if found.endpoints else 0.0
-        for found in outlooks
-        if found.key in gb
+        forecast.key: gb[forecast.key] * (1 - forecast.in_zone) if forecast.endpoints else 0.0
+        for forecast in forecasts
+        if forecast.key in gb
     }
     return {key: CrossZoneCost(gb[key], crosses, crosses * price_per_gb) for key, crosses in crossing.items()}
 
 
-def share_traffic(outlooks: Iterable[ClusterForecast], total_gb: float, told: Mapping[Key, float]) -> dict[Key, float]:
-    """What was told of a Service holds; the total is that of the others, in proportion to their endpoints."""
-    untold = {found.key: found.endpoints for found in outlooks if found.key not in told}
-    whole = sum(untold.values())
-    return {**{key: total_gb * endpoints / whole for key, endpoints in untold.items() if whole}, **told}
+def share_traffic(
+    forecasts: Iterable[ServiceForecast], total_gb: float, given: Mapping[Key, float]
+) -> dict[Key, float]:
+    """Given figures stay; the total is divided among the other Services in proportion to their endpoints."""
+    endpoints = {forecast.key: forecast.endpoints for forecast in forecasts if forecast.key not in given}
+    total = sum(endpoints.values())
+    return {**{key: total_gb * number / total for key, number in endpoints.items() if total}, **given}

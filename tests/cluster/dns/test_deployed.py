@@ -149,7 +149,7 @@ MISTAKES = [
     (("db", "--from-node", "nowhere"), 1, "no node nowhere"),
     (("db", "--from-ip", "home"), 2, "--from-ip 'home' is no address"),
     (("db", "--from-ip", "10.0.0.1", "--from-node", "x"), 2, "there is one client"),
-    (("a..b",), 2, "can be no name"),
+    (("a..b",), 2, "is no DNS name"),
     (("db", "--domain", "a..b"), 2, "write one such as cluster.local"),
 ]
 

@@ -16,7 +16,7 @@ from network.proxy.node import FAR_PODS, NEAR_PODS, NodeNet
 from network.proxy.test_topology import COUNTS, THREE_ZONES, controller_slices
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
-from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service
@@ -64,8 +64,8 @@ class Case:
 
     def explained(self) -> ServiceReport:
         nodes = tuple(self.cluster.nodes.values())
-        return explain(
-            self.service, self.slices, nodes, client="here", node=self.at, carriers=DataPlanes(all_services=True)
+        return build_service_report(
+            self.asked, self.slices, nodes, client="here", node=self.at, data_planes=DataPlanes(all_services=True)
         )
 
 

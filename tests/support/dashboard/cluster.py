@@ -1,4 +1,4 @@
-"""Clusters for the tests of the dashboard: of any size, and with names that nobody should believe."""
+"""Clusters for dashboard tests: of any size, and with hostile names."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def slice_of(name: str, namespace: str, places: list[tuple[str, str]]) -> Json:
         "addressType": "IPv4",
         "ports": [{"name": "", "port": 80, "protocol": "TCP"}],
         "endpoints": [
-            {"addresses": [f"10.{base}.{at // 250}.{at % 250 + 1}"], "nodeName": where, "zone": zone}
-            for at, (where, zone) in enumerate(places)
+            {"addresses": [f"10.{base}.{at // 250}.{at % 250 + 1}"], "nodeName": node_name, "zone": zone}
+            for at, (node_name, zone) in enumerate(places)
         ],
     }
 
 
 def cluster(nodes: int, services: int) -> list[Json]:
-    """Two regions of three zones; every third Service asks for something, and some can't have it."""
+    """Two regions of three zones. Every third Service has a policy; some are not in force."""
     zones = [
         ("eu-1a", "eu-1"),
         ("eu-1b", "eu-1"),
@@ -64,20 +64,20 @@ def cluster(nodes: int, services: int) -> list[Json]:
         ("us-2c", "us-2"),
     ]
     homes = [(f"node-{at:03}", zones[at % len(zones)][0]) for at in range(nodes)]
-    found = [node(name, zone, dict(zones)[zone]) for name, zone in homes]
+    objects = [node(name, zone, dict(zones)[zone]) for name, zone in homes]
     for at in range(services):
         annotations = {SAME_ZONE: ("Prefer", "Require")[at % 2]} if at % 3 == 0 else {}
         name, namespace = f"service-{at:04}", f"team-{at % 20:02}"
         places = [homes[(at * 7 + step) % nodes] for step in range(2 + at % 11)]
-        found += [service(name, namespace, annotations), slice_of(name, namespace, places)]
-    return found
+        objects += [service(name, namespace, annotations), slice_of(name, namespace, places)]
+    return objects
 
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
 
 
-def hostile() -> list[Json]:
-    """No API server takes such names; a dump may have them, and annotations may say anything anywhere."""
+def hostile_cluster() -> list[Json]:
+    """API servers reject such names, but a dump may have them, and annotations may have any value."""
     zone = f"zone{HOSTILE}"
     return [
         node(f"node{HOSTILE}", zone, f"region{HOSTILE}"),

@@ -1,4 +1,4 @@
-"""Dashboards as processes, and what their pages did that they should not do: for the tests with a browser."""
+"""Dashboard processes, and a monitor of forbidden page behaviour, for browser tests."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ OpenPage = Callable[..., Page]
 
 
 @dataclass
-class Watched:
-    """What a page did that it should not do."""
+class PageMonitor:
+    """Records requests to other origins, and errors."""
 
     origin: str
     foreign: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def follow(self, page: Page) -> None:
-        page.on("request", lambda request: self._requested(request.url))
-        page.on("console", lambda said: said.type == "error" and self._complained(said.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self._on_request(request.url))
+        page.on("console", lambda message: message.type == "error" and self._on_error(message.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def _complained(self, text: str) -> None:
-        """A refusal that a test asks for is no fault of the page."""
+    def _on_error(self, text: str) -> None:
+        """Refusals that a test provokes are no errors of the page."""
         if not text.startswith("Failed to load resource: the server responded with a status of 4"):
-            self.complaints.append(text)
+            self.errors.append(text)
 
-    def _requested(self, url: str) -> None:
+    def _on_request(self, url: str) -> None:
         parts = urlsplit(url)
         if f"{parts.scheme}://{parts.netloc}" != self.origin:
             self.foreign.append(url)
@@ -49,7 +49,7 @@ class Dashboard:
     process: subprocess.Popen[str]
 
 
-def started(log: Path, *arguments: str) -> Dashboard:
+def start_dashboard(log: Path, *arguments: str) -> Dashboard:
     command = [
         sys.executable,
         "-c",
@@ -59,16 +59,16 @@ def started(log: Path, *arguments: str) -> Dashboard:
         "0",
         *arguments,
     ]
-    with log.open("a") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with log.open("a") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.search(r"https?://\S+", line)
-    assert found, f"it said {line!r}; {log.read_text()}"
-    return Dashboard(found[0], process)
+    match = re.search(r"https?://\S+", line)
+    assert match, f"it printed {line!r}; {log.read_text()}"
+    return Dashboard(match[0], process)
 
 
-def ended(dashboard: Dashboard) -> None:
+def stop_dashboard(dashboard: Dashboard) -> None:
     dashboard.process.send_signal(signal.SIGTERM)
     dashboard.process.communicate(timeout=PATIENCE_SECONDS)
     assert dashboard.process.returncode == 0

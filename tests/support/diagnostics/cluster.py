@@ -1,4 +1,4 @@
-"""A small cluster as `status` and `doctor` read it: six nodes in three zones, a few Services, and what of ours runs."""
+"""A small cluster for status and doctor: six nodes in three zones, a few Services, and components of Zonewise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from support.planning.cluster import OURS, node, service, slice_of
+from support.planning.cluster import ZONEWISE_PROXY, node, service, slice_of
 from support.planning.cluster import labelled as with_labels
 from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.objects import Lease, Node
@@ -20,49 +20,49 @@ SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 REGION = "topology.kubernetes.io/region"
 
 
-def made(kind: type, **body: Any) -> Any:
+def convert(kind: type, **body: Any) -> Any:
     return msgspec.convert(body, kind)
 
 
 def workload(name: str, **status: int) -> Deployment:
-    found: Deployment = made(
+    item: Deployment = convert(
         Deployment,
         metadata={"name": name, "namespace": "zonewise-system", "labels": {"app.kubernetes.io/name": name}},
         spec={"replicas": 2},
         status=status,
     )
-    return found
+    return item
 
 
 def lease(name: str, seconds_ago: float, holder: str = "me") -> Lease:
     renewed = (NOW - timedelta(seconds=seconds_ago)).isoformat()
     spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
-    found: Lease = made(Lease, metadata={"name": name, "namespace": "zonewise-system"}, spec=spec)
-    return found
+    item: Lease = convert(Lease, metadata={"name": name, "namespace": "zonewise-system"}, spec=spec)
+    return item
 
 
 def webhook(bundle: bytes = b"x") -> WebhookConfiguration:
-    called = {
+    client_config = {
         "caBundle": base64.b64encode(bundle).decode(),
         "service": {"namespace": "zonewise-system", "name": "zonewise-webhook"},
     }
-    found: WebhookConfiguration = made(
+    item: WebhookConfiguration = convert(
         WebhookConfiguration,
         metadata={"name": "zonewise-overlay"},
-        webhooks=[{"name": "overlay.zonewise.dev", "clientConfig": called, "failurePolicy": "Ignore"}],
+        webhooks=[{"name": "overlay.zonewise.dev", "clientConfig": client_config, "failurePolicy": "Ignore"}],
     )
-    return found
+    return item
 
 
 def labelled(name: str, zone: str, **labels: str) -> Node:
-    found = node(name, zone)
-    more = {**found.metadata.labels, REGION: "eu", **labels}
-    status = msgspec.structs.replace(found.status, allocatable={"cpu": "4"})
-    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, labels=more), status=status)
+    plain = node(name, zone)
+    more = {**plain.metadata.labels, REGION: "eu", **labels}
+    status = msgspec.structs.replace(plain.status, allocatable={"cpu": "4"})
+    return msgspec.structs.replace(plain, metadata=msgspec.structs.replace(plain.metadata, labels=more), status=status)
 
 
-def seen() -> ClusterSnapshot:
-    web, hard = service("web"), with_labels(service("hard", **{SAME_ZONE: "Require"}), OURS)
+def make_cluster_snapshot() -> ClusterSnapshot:
+    web, hard = service("web"), with_labels(service("hard", **{SAME_ZONE: "Require"}), ZONEWISE_PROXY)
     soft, gone = service("soft", **{SAME_ZONE: "Prefer"}), service("gone")
     hook = service("zonewise-webhook", "zonewise-system")
     return ClusterSnapshot(

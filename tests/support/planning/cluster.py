@@ -1,11 +1,11 @@
-"""A cluster of three zones with two Services, for the tests of plans."""
+"""Nodes, Services and slices in three zones, for planning tests."""
 
 from __future__ import annotations
 
 import msgspec
 
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Node, Service
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 
 PORTS = (EndpointPort(name="http", port=8080, protocol="TCP"),)
 
@@ -20,7 +20,7 @@ def node(name: str, zone: str) -> Node:
     )
 
 
-OURS = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+ZONEWISE_PROXY = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 
 
 def labelled(of: Service, labels: dict[str, str]) -> Service:
@@ -55,7 +55,7 @@ def slice_of(of: Service, counts: dict[str, int]) -> EndpointSlice:
     return EndpointSlice(metadata=metadata, address_type="IPv4", ports=PORTS, endpoints=endpoints)
 
 
-def situation(*, own: bool | None = None, **counts: dict[str, int]) -> Snapshot:
+def make_snapshot(*, own: bool | None = None, **counts: dict[str, int]) -> Snapshot:
     services = [service(name) for name in counts]
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
-    return gather(nodes, services, [slice_of(one, counts[one.metadata.name]) for one in services], own=own)
+    return build_snapshot(nodes, services, [slice_of(item, counts[item.metadata.name]) for item in services], own=own)

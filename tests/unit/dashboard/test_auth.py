@@ -1,34 +1,34 @@
-"""Who may look, before anybody is asked: names of this machine, and where a token stands."""
+"""Authorization without the API server: host names of this machine, and tokens in requests."""
 
 from __future__ import annotations
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from zonewise.dashboard.auth import COOKIE, LoopbackAuthenticator, as_cookie, is_loopback, token_of
+from zonewise.dashboard.auth import COOKIE, LoopbackAuthenticator, encode_cookie, is_loopback, read_token
 
 
 @pytest.mark.parametrize("host", ["localhost:8480", "127.0.0.1:8480", "127.0.0.1", "[::1]:8480", "[::1]", "127.8.8.8"])
-async def test_this_machine_is_welcome(host: str) -> None:
-    assert not (await LoopbackAuthenticator().judge(make_mocked_request("GET", "/", {"Host": host}))).refusal
+async def test_loopback_hosts_are_allowed(host: str) -> None:
+    assert not (await LoopbackAuthenticator().authorize(make_mocked_request("GET", "/", {"Host": host}))).refusal
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8480", "10.0.0.1", "", "localhost.evil"])
-async def test_a_name_that_somebody_points_to_us_is_not(host: str) -> None:
-    verdict = await LoopbackAuthenticator().judge(make_mocked_request("GET", "/", {"Host": host}))
-    assert "no name of this machine" in verdict.refusal
+async def test_other_host_names_are_refused(host: str) -> None:
+    verdict = await LoopbackAuthenticator().authorize(make_mocked_request("GET", "/", {"Host": host}))
+    assert "not a name of this machine" in verdict.refusal
     assert not verdict.login
 
 
-def test_a_token_stands_in_the_header_or_the_cookie() -> None:
-    assert token_of(make_mocked_request("GET", "/", {"Authorization": "Bearer abc"})) == "abc"
-    assert token_of(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}={as_cookie('a.b-c=')}"})) == "a.b-c="
-    assert not token_of(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}=%%%"}))
-    assert not token_of(make_mocked_request("GET", "/"))
+def test_a_token_is_read_from_header_or_cookie() -> None:
+    assert read_token(make_mocked_request("GET", "/", {"Authorization": "Bearer abc"})) == "abc"
+    assert read_token(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}={encode_cookie('a.b-c=')}"})) == "a.b-c="
+    assert not read_token(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}=%%%"}))
+    assert not read_token(make_mocked_request("GET", "/"))
 
 
 @pytest.mark.parametrize(
     ("address", "local"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("10.1.1.1", False)]
 )
-def test_only_loopback_is_this_machine_alone(address: str, local: bool) -> None:
+def test_only_loopback_addresses_are_local(address: str, local: bool) -> None:
     assert is_loopback(address) is local

@@ -1,4 +1,4 @@
-"""Rows of what the cluster has: nodes, Services, budgets, rollouts, drains; and a dump, which goes the same way."""
+"""Rows of nodes, Services, budgets, rollouts and drains, built from a dump."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ import re
 import msgspec
 import pytest
 
-from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile_cluster, node, service, slice_of
 from zonewise.dashboard import from_dump
 from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import Workload
 from zonewise.dashboard.decide.rows import NodeRow, ServiceRow
-from zonewise.dashboard.decide.whatif_api import ScaleService, WhatIfQuestion, answer
+from zonewise.dashboard.decide.whatif_api import ScaleService, WhatIfQuestion, answer_question
 from zonewise.dashboard.live_state import LiveState
-from zonewise.dashboard.simulation import PLOTS, judge
+from zonewise.dashboard.simulation import PLOTS, simulate_cluster
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 
 
-def shown(objects: list[dict[str, object]]) -> tuple[LiveState, Snapshot]:
-    board = LiveState({})
+def publish(objects: list[dict[str, object]]) -> tuple[LiveState, Snapshot]:
+    state = LiveState({})
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
-    return board, from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
+    return state, from_dump.publish_dump(from_dump.read_dump(data, "test"), state, HintsForm.STABLE)
 
 
 def test_a_dump_fills_every_table() -> None:
     homes = [("a-1", "a"), ("b-1", "b")]
-    board, situation = shown(
+    state, snapshot = publish(
         [
             *(node(name, zone) for name, zone in homes),
             service("cart", "shop", {SAME_ZONE: "Prefer", "zonewise.dev/drain-zone": "a"}),
             slice_of("cart", "shop", homes),
         ]
     )
-    assert board.tables["nodes"]["a-1"] == NodeRow(zone="a", region="eu-1", endpoints=1)
-    row = board.tables["services"]["shop/cart"]
+    assert state.tables["nodes"]["a-1"] == NodeRow(zone="a", region="eu-1", endpoints=1)
+    row = state.tables["services"]["shop/cart"]
     assert isinstance(row, ServiceRow)
     assert (row.policy, row.endpoints, row.our_proxy) == ("same-zone Prefer", 1, False)
-    assert list(board.tables["drains"]) == ["a"]
-    assert {"budgets", "rollouts", "volumes", "takeovers", "notices"} <= board.tables.keys()
-    table = judge(situation)
+    assert list(state.tables["drains"]) == ["a"]
+    assert {"budgets", "rollouts", "volumes", "takeovers", "notices"} <= state.tables.keys()
+    table = simulate_cluster(snapshot)
     assert table.inputs == 1
     assert all("<svg" in draw(table.rows) for draw in PLOTS.values())
 
 
-@pytest.mark.parametrize("everything", [False, True])
-def test_a_proxy_for_all_services_loses_nothing(everything: bool) -> None:
+@pytest.mark.parametrize("all_services", [False, True])
+def test_a_proxy_for_all_services_has_no_losses(all_services: bool) -> None:
     homes = [("a-1", "a"), ("b-1", "b")]
     proxy = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": "zonewise-proxy", "labels": {"app.kubernetes.io/name": "zonewise-proxy"}},
-        "spec": {"template": {"spec": {"containers": [{"args": ["proxy", *["--all-services"] * everything]}]}}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["proxy", *["--all-services"] * all_services]}]}}},
     }
-    asking = service("cart", "shop", {SAME_ZONE: "Require"})
-    board, situation = shown([*(node(*home) for home in homes), asking, slice_of("cart", "shop", homes), proxy])
-    row = board.tables["services"]["shop/cart"]
+    cart = service("cart", "shop", {SAME_ZONE: "Require"})
+    state, snapshot = publish([*(node(*home) for home in homes), cart, slice_of("cart", "shop", homes), proxy])
+    row = state.tables["services"]["shop/cart"]
     assert isinstance(row, ServiceRow)
-    assert (row.our_proxy, row.losses == ()) == (everything, everything)
-    answered = answer(WhatIfQuestion(changes=(ScaleService("shop/cart", 6),)), situation, HintsForm.STABLE)
-    assert [found.planned.outlook.losses == () for found in answered.rows] == [everything]
+    assert (row.our_proxy, row.losses == ()) == (all_services, all_services)
+    answer = answer_question(WhatIfQuestion(changes=(ScaleService("shop/cart", 6),)), snapshot, HintsForm.STABLE)
+    assert [item.planned.outlook.losses == () for item in answer.rows] == [all_services]
 
 
-def test_every_state_of_a_service_can_be_told() -> None:
-    board, _ = shown(cluster(12, 60))
-    states = {row.state for row in board.tables["services"].values() if isinstance(row, ServiceRow)}
+def test_services_have_different_states() -> None:
+    state, _ = publish(cluster(12, 60))
+    states = {row.state for row in state.tables["services"].values() if isinstance(row, ServiceRow)}
     assert {ServiceState.IN_FORCE, ServiceState.NOT_IN_FORCE, ServiceState.NOT_ASKED} <= states
 
 
-def test_hostile_names_pass_as_they_are() -> None:
-    board, _ = shown(hostile())
-    assert f"space{HOSTILE}/service{HOSTILE}" in board.tables["services"]
-    (budget,) = board.tables["budgets"].values()
+def test_hostile_names_are_not_escaped() -> None:
+    state, _ = publish(hostile_cluster())
+    assert f"space{HOSTILE}/service{HOSTILE}" in state.tables["services"]
+    (budget,) = state.tables["budgets"].values()
     assert "not an amount" in msgspec.to_builtins(budget)["trouble"]
 
 
@@ -102,14 +102,14 @@ def test_hostile_names_pass_as_they_are() -> None:
 )
 def test_a_rollout_shows_until_it_is_over(workload: type[Workload], progress: dict[str, object]) -> None:
     metadata = {"name": "web", "namespace": "shop", "annotations": {"zonewise.dev/update": "Evict"}}
-    found: Workload = msgspec.convert({"metadata": metadata, **progress}, workload)
-    (row,) = row_builder.rollouts([found]).values()
+    item: Workload = msgspec.convert({"metadata": metadata, **progress}, workload)
+    (row,) = row_builder.rollout_rows([item]).values()
     assert (row.kind, row.wanted, row.updated, row.ready, row.by_eviction) == (workload.__name__, 3, 1, 3, True)
     done = json.loads(json.dumps(progress).replace("1", "3").replace('"a"', '"b"'))
-    assert row_builder.rollouts([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
+    assert row_builder.rollout_rows([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
     unseen = {"metadata": {**metadata, "generation": 2}, **done}
-    assert row_builder.rollouts([msgspec.convert(unseen, workload)]), "its controller has not looked yet"
+    assert row_builder.rollout_rows([msgspec.convert(unseen, workload)]), "not observed by its controller yet"
     waiting = json.loads(re.sub('("readyReplicas"|"numberReady"): 3', r"\1: 0", json.dumps(done)))
-    assert not row_builder.rollouts([msgspec.convert({"metadata": metadata, **waiting}, workload)]), (
+    assert not row_builder.rollout_rows([msgspec.convert({"metadata": metadata, **waiting}, workload)]), (
         "waiting is no rollout"
     )

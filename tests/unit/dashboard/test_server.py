@@ -1,4 +1,4 @@
-"""The dashboard's server over HTTP: who waits for whom."""
+"""The dashboard's server over HTTP: requests that must not block each other."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from zonewise.routing import HintsForm
 PATIENCE_SECONDS = 60.0
 
 
-class Slow(tuple[ServiceSnapshot, ...]):
-    """Services that can't be looked at before `released`."""
+class BlockedServices(tuple[ServiceSnapshot, ...]):
+    """Services whose iteration blocks until `released`."""
 
     __slots__ = ()
-    looked_at = threading.Event()
+    entered = threading.Event()
     released = threading.Event()
 
     def __iter__(self) -> Iterator[ServiceSnapshot]:
-        self.looked_at.set()
+        self.entered.set()
         self.released.wait(PATIENCE_SECONDS)
         return super().__iter__()
 
 
-async def test_a_question_does_not_wait_for_a_simulation() -> None:
+async def test_a_what_if_request_does_not_wait_for_a_simulation() -> None:
     homes = [("a-1", "a"), ("b-1", "b")]
-    world = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
-    data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world}).encode()
-    board = LiveState({})
-    situation = from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
-    asked = iter([replace(situation, services=Slow(situation.services)), situation])
-    server = DashboardServer(board, lambda: next(asked), LoopbackAuthenticator())
+    objects = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
+    data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
+    state = LiveState({})
+    snapshot = from_dump.publish_dump(from_dump.read_dump(data, "test"), state, HintsForm.STABLE)
+    snapshots = iter([replace(snapshot, services=BlockedServices(snapshot.services)), snapshot])
+    server = DashboardServer(state, lambda: next(snapshots), LoopbackAuthenticator())
     async with TestClient(TestServer(server.application())) as client:
         simulated = asyncio.create_task(client.get("/simulation"))
         try:
-            assert await asyncio.to_thread(Slow.looked_at.wait, PATIENCE_SECONDS)
+            assert await asyncio.to_thread(BlockedServices.entered.wait, PATIENCE_SECONDS)
             async with asyncio.timeout(PATIENCE_SECONDS / 2):
                 assert (await client.post("/what-if", json={})).status == 200
             assert not simulated.done()
         finally:
-            Slow.released.set()
+            BlockedServices.released.set()
         assert (await simulated).status == 200

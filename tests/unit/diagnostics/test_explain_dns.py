@@ -1,4 +1,4 @@
-"""What is said of a name agrees with what the server answers, and says why."""
+"""The report of explain dns: it agrees with the server's answer, and has reasons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import msgspec
 import pytest
 
 from support.dns.cluster import DOMAIN, endpoint, headless, node, nodes, service, slice_of
-from zonewise.diagnostics.decide.explain.dns import DnsState, explain
-from zonewise.diagnostics.decide.explain.dns_names import NameKind, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import ClientFoundBy, DnsClientReport, DnsReport, located, on_node
+from zonewise.diagnostics.decide.explain.dns import DnsState, build_dns_report
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, parse_name, search_path
+from zonewise.diagnostics.decide.explain.dns_report import (
+    ClientFoundBy,
+    DnsClientReport,
+    DnsReport,
+    client_on_node,
+    locate_client,
+)
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.zone import ZoneConfig
@@ -20,7 +26,7 @@ from zonewise.dns.wire.names import to_wire
 from zonewise.objects import Key
 
 KEYS = "zonewise.dev/topology-keys"
-SETTINGS = ZoneConfig(ClusterDomain(to_wire(DOMAIN)))
+CONFIG = ZoneConfig(ClusterDomain(to_wire(DOMAIN)))
 NEAR = [endpoint("10.0.11.1", "zone-a-1", hostname="a"), endpoint("10.0.21.1", "zone-b-1")]
 LATE = endpoint("10.0.31.1", "zone-c-1", conditions={"ready": False})
 
@@ -37,20 +43,20 @@ SERVICES = [
 STATE = DnsState(
     nodes(),
     {"shop": {}},
-    {Key("shop", found.metadata.name): (found, (each,) if each else ()) for found, each in SERVICES},
+    {Key("shop", item.metadata.name): (item, (slice_,) if slice_ else ()) for item, slice_ in SERVICES},
     [("shop", bytes((10, 0, 11, 9)))],
 )
 IN_A, IN_C, NOWHERE = "10.0.11.99", "10.0.31.99", "203.0.113.9"
 
 
-def told(name: str, client: str = IN_A, type_: RecordType = RecordType.A, **settings: Any) -> DnsReport:
-    asked = meaning(f"{name}.cluster.local".lstrip("."), DOMAIN)
-    who = located(client, client, STATE.nodes, {})
-    return explain(asked, type_, who, STATE, ZoneConfig(SETTINGS.domain, **settings))
+def report(name: str, client: str = IN_A, type_: RecordType = RecordType.A, **settings: Any) -> DnsReport:
+    parsed = parse_name(f"{name}.cluster.local".lstrip("."), DOMAIN)
+    located = locate_client(client, client, STATE.nodes, {})
+    return build_dns_report(parsed, type_, located, STATE, ZoneConfig(CONFIG.domain, **settings))
 
 
-def data(account: DnsReport) -> list[str]:
-    return sorted(f"{record.type} {record.data}" for record in account.answer.records)
+def data(reported: DnsReport) -> list[str]:
+    return sorted(f"{record.type} {record.data}" for record in reported.answer.records)
 
 
 CASES = [
@@ -60,15 +66,15 @@ CASES = [
     ("hard", "hard.shop.svc", IN_C, [], "none of 2 endpoints is for node zone-c-1"),
     ("drained", "drained.shop.svc", IN_A, ["A 10.0.21.1"], "1 of 1 endpoints, for every client"),
     ("nothing ready", "empty.shop.svc", IN_A, [], "no endpoint of headless Service shop/empty is ready"),
-    ("cluster IP", "web.shop.svc", IN_A, ["A 10.96.0.1"], "the cluster IP, whoever asks"),
+    ("cluster IP", "web.shop.svc", IN_A, ["A 10.96.0.1"], "the cluster IP for every client"),
     ("named endpoint", "a.soft.shop.svc", IN_C, ["A 10.0.11.1"], "the same for every client"),
     ("zone", "zone-b.pin._zone.soft.shop.svc", IN_A, ["A 10.0.21.1"], "the same for every client"),
-    ("elsewhere", "away.shop.svc", IN_A, ["CNAME example.com."], "example.com. is not a name of the cluster"),
+    ("external name", "away.shop.svc", IN_A, ["CNAME example.com."], "example.com. is not a name of the cluster"),
     ("alias", "inside.shop.svc", IN_A, ["A 10.0.11.1", "CNAME soft.shop.svc.cluster.local."], "an alias, followed"),
     ("no Service", "none.shop.svc", IN_A, [], "there is no Service shop/none"),
     ("no endpoint", "b.soft.shop.svc", IN_A, [], "Service shop/soft has no ready endpoint 'b'"),
     ("no port", "_sql._tcp.soft.shop.svc", IN_A, [], "Service shop/soft has no port sql/tcp"),
-    ("no zone word", "x.y.z.soft.shop.svc", IN_A, [], "nothing has that name below Service shop/soft"),
+    ("unknown prefix", "x.y.z.soft.shop.svc", IN_A, [], "nothing has that name below Service shop/soft"),
     ("namespace", "shop.svc", IN_A, [], "the name exists, but has no record of that type"),
     ("no pods", "10-0-11-9.shop.pod", IN_A, [], "no such pod, or the server does not answer for pods"),
     ("nothing", "nothing", IN_A, [], "nothing in the cluster has that name"),
@@ -78,46 +84,50 @@ CASES = [
 @pytest.mark.parametrize(
     ("name", "client", "records", "verdict"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_verdicts(name: str, client: str, records: list[str], verdict: str) -> None:
-    account = told(name, client)
-    assert data(account) == records
-    assert account.verdict.startswith(verdict)
-    assert account.passed_on == (name == "away.shop.svc")
+def test_records_and_verdict(name: str, client: str, records: list[str], verdict: str) -> None:
+    reported = report(name, client)
+    assert data(reported) == records
+    assert reported.verdict.startswith(verdict)
+    assert reported.passed_on == (name == "away.shop.svc")
 
 
-def test_the_rule_is_told_step_by_step() -> None:
-    account = told("soft.shop.svc", IN_C)
-    assert account.policy is not None
-    assert account.policy.source == KEYS
-    assert [(tier.key, tier.domain, tier.endpoints, tier.won) for tier in account.tiers] == [
+def test_tiers_and_endpoints_have_reasons() -> None:
+    reported = report("soft.shop.svc", IN_C)
+    assert reported.policy is not None
+    assert reported.policy.source == KEYS
+    assert [(tier.key, tier.domain, tier.endpoints, tier.won) for tier in reported.tiers] == [
         ("topology.kubernetes.io/zone", "zone-c", 0, False),
         ("*", "", 2, True),
     ]
-    near = told("soft.shop.svc", IN_A)
-    assert {each.address: (each.given, each.why) for each in near.endpoints} == {
+    near = report("soft.shop.svc", IN_A)
+    assert {endpoint.address: (endpoint.given, endpoint.why) for endpoint in near.endpoints} == {
         "10.0.11.1": (True, "for the client's topology.kubernetes.io/zone"),
         "10.0.21.1": (False, "not for the client's topology.kubernetes.io/zone"),
         "10.0.31.1": (False, "not ready"),
     }
-    assert {each.address: each.why for each in told("drained.shop.svc").endpoints}["10.0.11.1"] == "its zone is drained"
-    hard = told("hard.shop.svc", IN_C)
-    assert {each.why for each in hard.endpoints} == {"not for this client, and the rule is hard"}
+    assert {endpoint.address: endpoint.why for endpoint in report("drained.shop.svc").endpoints}[
+        "10.0.11.1"
+    ] == "its zone is drained"
+    hard = report("hard.shop.svc", IN_C)
+    assert {endpoint.why for endpoint in hard.endpoints} == {"not for this client, and the rule is hard"}
     assert hard.remedies == ("run an endpoint there, or make the rule soft",)
-    wrong = told("wrong.shop.svc")
+    wrong = report("wrong.shop.svc")
     assert wrong.policy is not None
     assert [complaint.code for complaint in wrong.policy.complaints] == ["InvalidValue"]
 
 
-def test_other_types() -> None:
-    ports = told("_http._tcp.soft.shop.svc", type_=RecordType.SRV)
+def test_srv_txt_soa_pod_and_ptr_records() -> None:
+    ports = report("_http._tcp.soft.shop.svc", type_=RecordType.SRV)
     assert data(ports) == ["SRV 0 100 8080 a.soft.shop.svc.cluster.local."]
     assert [record.data for record in ports.answer.additional] == ["10.0.11.1"]
-    assert data(told("dns-version", type_=RecordType.TXT)) == ['TXT "1.1.0"']
-    assert data(told("", type_=RecordType.SOA))[0].startswith(
+    assert data(report("dns-version", type_=RecordType.TXT)) == ['TXT "1.1.0"']
+    assert data(report("", type_=RecordType.SOA))[0].startswith(
         "SOA ns.dns.cluster.local. hostmaster.cluster.local. 0 7200"
     )
-    assert data(told("10-0-11-9.shop.pod", pods=PodNameRecords.VERIFIED)) == ["A 10.0.11.9"]
-    pointer = explain(meaning("1.11.0.10.in-addr.arpa", DOMAIN), RecordType.PTR, DnsClientReport("x"), STATE, SETTINGS)
+    assert data(report("10-0-11-9.shop.pod", pods=PodNameRecords.VERIFIED)) == ["A 10.0.11.9"]
+    pointer = build_dns_report(
+        parse_name("1.11.0.10.in-addr.arpa", DOMAIN), RecordType.PTR, DnsClientReport("x"), STATE, CONFIG
+    )
     assert "PTR a.soft.shop.svc.cluster.local." in data(pointer)
 
 
@@ -126,19 +136,19 @@ CLIENTS = [
     ("through a socket of both families", "::ffff:10.0.11.99", "zone-a-1", ClientFoundBy.POD_RANGE, "10.0.11.0/24"),
     ("a node", "192.168.2.1", "zone-b-1", ClientFoundBy.NODE_ADDRESS, "the node's own address"),
     ("a pod", "172.16.0.9", "bare", ClientFoundBy.POD_ADDRESS, "the address of a pod there"),
-    ("nobody", "203.0.113.9", "", ClientFoundBy.NOTHING, "in no pod range (6 of 7 nodes have one)"),
+    ("unknown", "203.0.113.9", "", ClientFoundBy.NOTHING, "in no pod range (6 of 7 nodes have one)"),
 ]
 
 
 @pytest.mark.parametrize(
     ("address", "name", "found_by", "sentence"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS]
 )
-def test_how_a_client_was_found(address: str, name: str, found_by: ClientFoundBy, sentence: str) -> None:
+def test_a_client_is_located_by_its_address(address: str, name: str, found_by: ClientFoundBy, sentence: str) -> None:
     bare = node("bare", "zone-d", [], "192.168.9.9")
-    client = located("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
+    client = locate_client("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
     assert (client.node, client.found_by) == (name, found_by)
     assert sentence in client.sentence
-    assert on_node("x", bare) == DnsClientReport(
+    assert client_on_node("x", bare) == DnsClientReport(
         "x", "", "bare", "zone-d", ClientFoundBy.NAMED, "asked for a client on bare"
     )
 
@@ -159,18 +169,18 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "key", "detail"), NAMES, ids=[case[0] for case in NAMES])
-def test_names_are_taken_apart(name: str, kind: NameKind, key: Key | None, detail: str) -> None:
-    found = meaning(name, "cluster.local")
-    assert (found.kind, found.service, found.detail) == (kind, key, detail)
+def test_names_are_parsed(name: str, kind: NameKind, key: Key | None, detail: str) -> None:
+    parsed = parse_name(name, "cluster.local")
+    assert (parsed.kind, parsed.service, parsed.detail) == (kind, key, detail)
 
 
 def test_short_names_follow_the_search_path() -> None:
     searched = ["db.shop.svc.cluster.local", "db.svc.cluster.local", "db.cluster.local", "db"]
-    assert candidates("db", "shop", "cluster.local.") == searched
-    assert candidates("db.shop.svc.cluster.local", "x", "cluster.local.") == ["db.shop.svc.cluster.local"]
-    assert candidates("example.com.", "shop", "cluster.local.") == ["example.com"]
-    assert candidates("7.0.0.10.in-addr.arpa", "shop", "cluster.local.") == ["7.0.0.10.in-addr.arpa"]
-    assert candidates("a.b.c.d.e.f", "shop", "cluster.local.")[0] == "a.b.c.d.e.f"
+    assert search_path("db", "shop", "cluster.local.") == searched
+    assert search_path("db.shop.svc.cluster.local", "x", "cluster.local.") == ["db.shop.svc.cluster.local"]
+    assert search_path("example.com.", "shop", "cluster.local.") == ["example.com"]
+    assert search_path("7.0.0.10.in-addr.arpa", "shop", "cluster.local.") == ["7.0.0.10.in-addr.arpa"]
+    assert search_path("a.b.c.d.e.f", "shop", "cluster.local.")[0] == "a.b.c.d.e.f"
 
 
 FIELDS = {
@@ -186,12 +196,12 @@ LISTED = {
 }
 
 
-def test_the_fields_of_the_json_are_those_documented() -> None:
-    found = json.loads(msgspec.json.encode(told("soft.shop.svc")))
-    for place, names in FIELDS.items():
-        assert list(found[place] if place else found) == names.split()
-    for place, names in LISTED.items():
-        assert list(found[place][0]) == names.split()
-    assert list(found["policy"]["reasons"][0]) == ["code", "sentence", "blame", "remedy"]
-    assert list(found["answer"]["records"][0]) == ["name", "type", "ttl", "data"]
-    assert found["answer"]["ttl"] == 5
+def test_the_json_has_the_documented_fields() -> None:
+    body = json.loads(msgspec.json.encode(report("soft.shop.svc")))
+    for field, names in FIELDS.items():
+        assert list(body[field] if field else body) == names.split()
+    for field, names in LISTED.items():
+        assert list(body[field][0]) == names.split()
+    assert list(body["policy"]["reasons"][0]) == ["code", "sentence", "blame", "remedy"]
+    assert list(body["answer"]["records"][0]) == ["name", "type", "ttl", "data"]
+    assert body["answer"]["ttl"] == 5

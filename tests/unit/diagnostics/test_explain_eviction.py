@@ -1,4 +1,4 @@
-"""What `zonewise explain eviction` tells: the answer, each budget's numbers, who is unavailable, what would free it."""
+"""The report of explain eviction: the verdict, each budget's numbers, unavailable pods, and remedies."""
 
 from typing import Any
 
@@ -8,7 +8,12 @@ from support.cli.output import described
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, Cluster, budget, pod, spread
 from zonewise.cli import printing
 from zonewise.cli.explain_eviction import _lines
-from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
+from zonewise.diagnostics.decide.explain.eviction import (
+    EvictionFacts,
+    EvictionReport,
+    LeaderReport,
+    build_eviction_report,
+)
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.objects import Key, Metadata
@@ -17,7 +22,7 @@ from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStat
 FULL = spread("3/3/3")
 LENIENT = budget(EXISTS, maxUnavailable=1, unhealthyPodEvictionPolicy="AlwaysAllow")
 LEADER = LeaderReport("kube-system/zonewise-disruption", "controller-1", 2.0, "")
-NOBODY = LeaderReport("kube-system/zonewise-disruption", "", None, "the budget controller never ran")
+NO_LEADER = LeaderReport("kube-system/zonewise-disruption", "", None, "the budget controller never ran")
 
 
 def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
@@ -25,26 +30,26 @@ def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
     return PodDisruptionBudget(metadata=Metadata(name=name), status=status)
 
 
-def told(world: Cluster, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
-    seen = {"leader": LEADER, "stock": (), **more}
-    return explain(
+def report(cluster: Cluster, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
+    facts = {"leader": LEADER, "stock": (), **more}
+    return build_eviction_report(
         EvictionFacts(
-            pod=world.pods[name],
+            pod=cluster.pods[name],
             owner="Deployment web",
             owner_uid="deployment",
-            cases=[BudgetCase(limited, world.status(limited)) for limited in budgets],
-            pods=list(world.pods.values()),
-            nodes=world.nodes,
-            **seen,
+            cases=[BudgetCase(limit, cluster.status(limit)) for limit in budgets],
+            pods=list(cluster.pods.values()),
+            nodes=cluster.nodes,
+            **facts,
         )
     )
 
 
-def test_a_refusal_names_budget_domain_numbers_and_who_is_unavailable() -> None:
-    world = FULL.charged("b0").gone("b1").scaled(9)
-    account = told(world, "b2", ACROSS, OVERALL)
-    lines = list(_lines(account))
-    assert not account.allowed
+def test_a_denial_names_budget_domain_numbers_and_pods() -> None:
+    cluster = FULL.charged("b0").gone("b1").scaled(9)
+    reported = report(cluster, "b2", ACROSS, OVERALL)
+    lines = list(_lines(reported))
+    assert not reported.allowed
     assert lines[0].startswith("shop/b2 may not be evicted now: budget shop/across in domain b needs 2 healthy pods")
     assert "  b: 3 pods, 1 healthy, 2 must be, 0 may leave" in lines
     assert any(line.startswith("  unavailable: b0, charged by Eviction at ") for line in lines)
@@ -54,9 +59,9 @@ def test_a_refusal_names_budget_domain_numbers_and_who_is_unavailable() -> None:
 
 
 def test_every_unavailable_pod_has_its_reason() -> None:
-    world = FULL.terminating("b0").unready("b1").with_pods(pod("b3", granted=True)).charged("b0")
-    (account,) = told(world, "b2", ACROSS).budgets
-    assert {known.name: known.why.split(" at ")[0] for known in account.unavailable} == {
+    cluster = FULL.terminating("b0").unready("b1").with_pods(pod("b3", granted=True)).charged("b0")
+    (reported,) = report(cluster, "b2", ACROSS).budgets
+    assert {pod.name: pod.why.split(" at ")[0] for pod in reported.unavailable} == {
         "b0": "terminating, charged by Eviction",
         "b1": "not ready",
         "b3": "about to be deleted",
@@ -67,61 +72,73 @@ ORDERED = spread("3/3/3", controller=STATEFUL)
 
 
 @pytest.mark.parametrize(
-    ("account", "allowed", "sentence"),
+    ("reported", "allowed", "sentence"),
     [
-        (told(FULL, "b0", ACROSS), True, "may be evicted, and is charged to across"),
-        (told(FULL, "b0"), True, "may be evicted: no TopologyDisruptionBudget selects it"),
-        (told(FULL, "a0", BY_ZONE), True, "may be evicted: budget shop/by-zone does not cover node node-a"),
-        (told(FULL, "b0", BY_ZONE, guarded=False), True, "may be evicted: no guard is registered for its namespace"),
-        (told(FULL.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
+        (report(FULL, "b0", ACROSS), True, "may be evicted, and is charged to across"),
+        (report(FULL, "b0"), True, "may be evicted: no TopologyDisruptionBudget selects it"),
+        (report(FULL, "a0", BY_ZONE), True, "may be evicted: budget shop/by-zone does not cover node node-a"),
         (
-            told(ORDERED.terminating("b0"), "b0", ACROSS),
+            report(FULL, "b0", BY_ZONE, guarded=False),
+            True,
+            "may be evicted: no webhook is registered for its namespace",
+        ),
+        (report(FULL.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
+        (
+            report(ORDERED.terminating("b0"), "b0", ACROSS),
             False,
             "may not be evicted now: pod shop/b0 is leaving already",
         ),
-        (told(FULL, "b0", ACROSS, leader=NOBODY), False, "may not be evicted now: the budget controller never ran"),
-        (told(FULL, "a0", BY_ZONE, leader=NOBODY), True, "may be evicted: budget shop/by-zone does not cover"),
-        (told(FULL.unready("b0"), "b0", ACROSS, leader=NOBODY), False, "may not be evicted now: the budget controller"),
-        (told(FULL.unready("b0"), "b0", LENIENT, leader=NOBODY), True, "may be evicted: pod shop/b0 is not ready"),
         (
-            told(FULL, "b0", ACROSS, stock=[stock(0)]),
+            report(FULL, "b0", ACROSS, leader=NO_LEADER),
+            False,
+            "may not be evicted now: the budget controller never ran",
+        ),
+        (report(FULL, "a0", BY_ZONE, leader=NO_LEADER), True, "may be evicted: budget shop/by-zone does not cover"),
+        (
+            report(FULL.unready("b0"), "b0", ACROSS, leader=NO_LEADER),
+            False,
+            "may not be evicted now: the budget controller",
+        ),
+        (report(FULL.unready("b0"), "b0", LENIENT, leader=NO_LEADER), True, "may be evicted: pod shop/b0 is not ready"),
+        (
+            report(FULL, "b0", ACROSS, stock=[stock(0)]),
             False,
             "may not be evicted now: the disruption budget web needs 9",
         ),
-        (told(FULL, "b0", ACROSS, stock=[stock(1)]), True, "may be evicted, and is charged to across"),
+        (report(FULL, "b0", ACROSS, stock=[stock(1)]), True, "may be evicted, and is charged to across"),
         (
-            told(FULL, "b0", stock=[stock(1), stock(1, "b")]),
+            report(FULL, "b0", stock=[stock(1), stock(1, "b")]),
             False,
             "may not be evicted now: this pod has more than one",
         ),
     ],
 )
-def test_the_answer(account: EvictionReport, *, allowed: bool, sentence: str) -> None:
-    assert account.sentence.startswith(sentence)
-    assert account.allowed is allowed
+def test_verdict_sentences(reported: EvictionReport, *, allowed: bool, sentence: str) -> None:
+    assert reported.sentence.startswith(sentence)
+    assert reported.allowed is allowed
 
 
-def test_a_dry_run_shows_what_it_would_say() -> None:
+def test_a_dry_run_shows_its_verdict() -> None:
     dry = budget(name="dry", maxUnavailable=0, enforcement="DryRun")
-    account = told(FULL, "b0", dry)
-    assert account.allowed
-    assert "Budget     dry (DryRun): maxUnavailable 0 of all" in list(_lines(account))
-    assert any("Deny (Frozen)" in line for line in _lines(account))
+    reported = report(FULL, "b0", dry)
+    assert reported.allowed
+    assert "Budget     dry (DryRun): maxUnavailable 0 of all" in list(_lines(reported))
+    assert any("Deny (Frozen)" in line for line in _lines(reported))
 
 
-def test_long_lists_are_cut_and_shares_shown() -> None:
-    world = spread("14/3/3", 15).unready(*(f"a{number}" for number in range(12)))
-    lines = list(_lines(told(world, "a13", ACROSS)))
+def test_long_lists_are_cut_and_targets_shown() -> None:
+    cluster = spread("14/3/3", 15).unready(*(f"a{number}" for number in range(12)))
+    lines = list(_lines(report(cluster, "a13", ACROSS)))
     assert "  unavailable: 2 more" in lines
     assert any(line.startswith("  a: 14 pods, 9 to stay, 2 healthy") for line in lines)
 
 
-def test_json_keeps_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_keeps_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     broken = BudgetError(Key("shop", "bad"), ("spec: write it",))
-    printing.echo_data(told(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken]), "json")
-    written = described("explain eviction", capsys.readouterr().out)
-    assert written["allowed"] is True
-    assert written["budgets"][0]["domain"] == {
+    printing.echo_data(report(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken]), "json")
+    body = described("explain eviction", capsys.readouterr().out)
+    assert body["allowed"] is True
+    assert body["budgets"][0]["domain"] == {
         "name": "b",
         "slots": 3,
         "target": 3,
@@ -129,5 +146,5 @@ def test_json_keeps_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
         "desired": 2,
         "allowed": 1,
     }
-    assert written["unreadable"] == ["TopologyDisruptionBudget shop/bad: spec: write it"]
-    assert written.keys() >= {"pod", "node", "owner", "ready", "sentence", "stock", "leader", "guarded", "remedies"}
+    assert body["unreadable"] == ["TopologyDisruptionBudget shop/bad: spec: write it"]
+    assert body.keys() >= {"pod", "node", "owner", "ready", "sentence", "stock", "leader", "guarded", "remedies"}

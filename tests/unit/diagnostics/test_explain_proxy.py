@@ -1,30 +1,30 @@
-"""`--explain`: the answer, the reason and the elements, for one Service on one node."""
+"""proxy --explain: the answer, the reason and the nftables elements of one Service on one node."""
 
 from __future__ import annotations
 
 import msgspec
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
-from zonewise.diagnostics.decide.explain.proxy import explain_service
+from zonewise.diagnostics.decide.explain.proxy import explain_on_node
 from zonewise.proxy.decide.targets import NodePlace
 from zonewise.proxy.wire.family import FAMILIES
 
 
 def test_a_required_zone_is_explained() -> None:
-    asked = service(annotations={"endpointslice.kubernetes.io/same-zone": "Require"})
+    web = service(annotations={"endpointslice.kubernetes.io/same-zone": "Require"})
     labels = {"service.kubernetes.io/service-proxy-name": "zonewise"}
-    asked = msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels))
+    web = msgspec.structs.replace(web, metadata=msgspec.structs.replace(web.metadata, labels=labels))
     slices = [slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1"))]
-    lines = list(explain_service(asked, slices, NodePlace("a1", cluster()), FAMILIES.values()))
+    lines = list(explain_on_node(web, slices, NodePlace("a1", cluster()), FAMILIES.values()))
     assert lines[0] == "Service shop/web on node a1 (zone a)"
     assert "  asks: endpointslice.kubernetes.io/same-zone" in lines
     assert "  cluster: 10.1.0.1:8080 gets 1/1" in lines
     assert "  nftables: 1 in svc, 10.96.0.1 leads to any-1" in lines
-    far = list(explain_service(asked, slices, NodePlace("c1", cluster()), FAMILIES.values()))
-    assert "  10.96.0.1:80 is refused at once: no endpoint" in far
-    assert "  to change it: run an endpoint there, or make the rule soft" in far
+    without_endpoint = list(explain_on_node(web, slices, NodePlace("c1", cluster()), FAMILIES.values()))
+    assert "  10.96.0.1:80 is refused at once: no endpoint" in without_endpoint
+    assert "  to change it: run an endpoint there, or make the rule soft" in without_endpoint
 
 
-def test_a_service_of_another_proxy_is_said_to_be_so() -> None:
-    lines = list(explain_service(service(), [], NodePlace("a1", cluster()), FAMILIES.values()))
+def test_a_service_of_another_proxy_is_not_served() -> None:
+    lines = list(explain_on_node(service(), [], NodePlace("a1", cluster()), FAMILIES.values()))
     assert "not served by this proxy" in lines[1]

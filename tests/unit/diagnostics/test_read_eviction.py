@@ -1,4 +1,4 @@
-"""What `explain eviction` reads of a cluster: whose pod it is, who leads, and whether anybody asks about its namespace."""
+"""Reads of explain eviction: the owner of the pod, the leader, and whether its namespace is guarded."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,8 @@ import pytest
 
 from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE
 from zonewise.diagnostics.decide.explain.eviction import EvictionReport
-from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
+from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, explain_eviction
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, webhook_configuration
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, PODS, Key, Resource
@@ -20,34 +21,34 @@ from zonewise.objects.apps import REPLICA_SETS
 Objects = Mapping[tuple[Resource[Any], str], Mapping[str, Any] | type[Exception]]
 
 NOW = datetime(2026, 11, 16, 6, tzinfo=UTC)
-SERVED = {EVICTIONS: {"url": "https://a"}, DELETES: {"url": "https://a"}}
+CLIENT_CONFIGS = {EVICTIONS: {"url": "https://a"}, DELETES: {"url": "https://a"}}
 REGISTERED: Objects = {
-    (VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): webhook_configuration(SERVED, "guards"),
+    (VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): webhook_configuration(CLIENT_CONFIGS, "guards"),
 }
 BY_CONTROLLER = {"apiVersion": "v1", "controller": True}
 
 
-class PaperClient:
-    """What is there, by kind and name; an exception for what may not be read."""
+class FakeClient:
+    """Objects by kind and name; an exception class instead of an object is raised."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
     async def get(self, resource: Resource[Any], name: str, namespace: str = "") -> Any:
-        found = self._objects.get((resource, str(Key(namespace, name))), self._objects.get((resource, name), NotFound))
-        if isinstance(found, type):
-            raise found("not for you")
-        return msgspec.convert(found, resource.view)
+        item = self._objects.get((resource, str(Key(namespace, name))), self._objects.get((resource, name), NotFound))
+        if isinstance(item, type):
+            raise item("not for you")
+        return msgspec.convert(item, resource.view)
 
-    async def list(self, *_: Any) -> Any:
+    async def list(self, *_: Any, **_selection: Any) -> Any:
         return SimpleNamespace(items=())
 
 
-async def told(objects: Objects, namespace: str = "shop") -> EvictionReport:
+async def explained(objects: Objects, namespace: str = "shop") -> EvictionReport:
     owner = BY_CONTROLLER | {"kind": "ReplicaSet", "name": "web-1", "uid": "rs"}
     pod = {"metadata": {"name": "web", "namespace": namespace, "uid": "pod", "ownerReferences": [owner]}}
-    client: Any = PaperClient({(PODS, "web"): pod, (NAMESPACES, namespace): {}} | dict(objects))
-    return await inquire(client, Key(namespace, "web"), LEASE_NAMESPACES, NOW)
+    client: Any = FakeClient({(PODS, "web"): pod, (NAMESPACES, namespace): {}} | dict(objects))
+    return await explain_eviction(ClusterReader(client), Key(namespace, "web"), LEASE_NAMESPACES, NOW)
 
 
 def lease(namespace: str, age_seconds: float, holder: str = "leader") -> Objects:
@@ -58,9 +59,9 @@ def lease(namespace: str, age_seconds: float, holder: str = "leader") -> Objects
 @pytest.mark.parametrize(
     ("above", "owner"), [("Deployment", "Deployment web"), ("Rollout", "ReplicaSet web-1"), (None, "ReplicaSet web-1")]
 )
-async def test_only_a_deployment_stands_above_a_replica_set_as_for_the_guard(above: str | None, owner: str) -> None:
+async def test_the_owner_is_a_deployment_or_the_replica_set(above: str | None, owner: str) -> None:
     owners = [BY_CONTROLLER | {"kind": above, "name": "web", "uid": "above"}] if above else []
-    assert (await told({(REPLICA_SETS, "web-1"): {"metadata": {"ownerReferences": owners}}})).owner == owner
+    assert (await explained({(REPLICA_SETS, "web-1"): {"metadata": {"ownerReferences": owners}}})).owner == owner
 
 
 @pytest.mark.parametrize(
@@ -69,32 +70,32 @@ async def test_only_a_deployment_stands_above_a_replica_set_as_for_the_guard(abo
         pytest.param(lease("kube-system", 900) | lease("zonewise-system", 2), "zonewise-system", False, id="moved"),
         pytest.param(lease("kube-system", 2) | lease("zonewise-system", 900), "kube-system", False, id="moved back"),
         pytest.param(
-            lease("kube-system", 1, holder="") | lease("zonewise-system", 2), "zonewise-system", False, id="given up"
+            lease("kube-system", 1, holder="") | lease("zonewise-system", 2), "zonewise-system", False, id="released"
         ),
         pytest.param(lease("kube-system", 900) | lease("zonewise-system", 800), "zonewise-system", True, id="both old"),
         pytest.param(
             lease("kube-system", 900) | {(LEASES, f"zonewise-system/{DISRUPTION_LEASE}"): Forbidden},
             "zonewise-system",
             False,
-            id="the other may be the one",
+            id="the forbidden one may be in use",
         ),
         pytest.param(
             lease("kube-system", 2) | {(LEASES, f"zonewise-system/{DISRUPTION_LEASE}"): Forbidden},
             "kube-system",
             False,
-            id="the other can't be the one",
+            id="the forbidden one is not in use",
         ),
         pytest.param({}, f"kube-system/{DISRUPTION_LEASE} or zonewise-system", True, id="none"),
     ],
 )
-async def test_the_lease_in_use_is_the_one_renewed_last(leases: Objects, used: str, silent: bool) -> None:
-    leader = (await told(leases)).leader
+async def test_the_lease_renewed_last_is_in_use(leases: Objects, used: str, silent: bool) -> None:
+    leader = (await explained(leases)).leader
     assert leader.lease == f"{used}/{DISRUPTION_LEASE}"
     assert bool(leader.trouble) is silent
 
 
 UNGUARDED = {"metadata": {"labels": {"zonewise.dev/disruption": "unguarded"}}}
-MAY_NOT_LOOK: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): Forbidden}
+FORBIDDEN: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): Forbidden}
 
 
 @pytest.mark.parametrize(
@@ -102,15 +103,20 @@ MAY_NOT_LOOK: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGUR
     [
         pytest.param({}, "shop", False, id="nothing registered"),
         pytest.param(REGISTERED, "shop", True, id="registered"),
-        pytest.param(REGISTERED, "kube-system", False, id="the system's own"),
-        pytest.param(REGISTERED, "guards", False, id="our own"),
-        pytest.param(REGISTERED, "zonewise-system", True, id="what would be ours by default"),
-        pytest.param({**REGISTERED, (NAMESPACES, "shop"): UNGUARDED}, "shop", False, id="taken out"),
-        pytest.param({**REGISTERED, (NAMESPACES, "kube-system"): Forbidden}, "kube-system", False, id="by its name"),
-        pytest.param(MAY_NOT_LOOK, "shop", True, id="taken for granted"),
+        pytest.param(REGISTERED, "kube-system", False, id="a system namespace"),
+        pytest.param(REGISTERED, "guards", False, id="the webhook's namespace"),
+        pytest.param(REGISTERED, "zonewise-system", True, id="the default namespace of the webhook"),
+        pytest.param({**REGISTERED, (NAMESPACES, "shop"): UNGUARDED}, "shop", False, id="opted out by label"),
+        pytest.param(
+            {**REGISTERED, (NAMESPACES, "kube-system"): Forbidden},
+            "kube-system",
+            False,
+            id="forbidden, excluded by name",
+        ),
+        pytest.param(FORBIDDEN, "shop", True, id="forbidden, assumed guarded"),
     ],
 )
-async def test_a_namespace_is_guarded_where_the_registered_webhook_selects_it(
+async def test_a_namespace_is_guarded_if_the_webhook_selects_it(
     objects: Objects, namespace: str, guarded: bool
 ) -> None:
-    assert (await told(objects, namespace)).guarded is guarded
+    assert (await explained(objects, namespace)).guarded is guarded

@@ -1,4 +1,4 @@
-"""The state of a cluster from its objects, and what was measured."""
+"""Cluster status from objects and measured traffic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from support.diagnostics.cluster import NOW, SAME_ZONE, labelled, lease, made, seen, webhook, workload
+from support.diagnostics.cluster import (
+    NOW,
+    SAME_ZONE,
+    convert,
+    labelled,
+    lease,
+    make_cluster_snapshot,
+    webhook,
+    workload,
+)
 from support.planning.cluster import node, service, slice_of
 from zonewise.diagnostics.decide.status import storage, traffic
-from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, build_status
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.objects import Key, Node
@@ -19,85 +28,88 @@ from zonewise.objects.storage import PersistentVolume
 from zonewise.routing import HintsForm
 
 
-def test_services_are_counted_by_what_became_of_them() -> None:
-    found = assemble(seen(), NOW)
-    assert found.states == {
+def test_services_are_counted_by_state() -> None:
+    status = build_status(make_cluster_snapshot(), NOW)
+    assert status.states == {
         ServiceState.IN_FORCE: 0,
         ServiceState.NOT_IN_FORCE: 1,
         ServiceState.CUT_OFF: 1,
         ServiceState.UNSERVED: 1,
         ServiceState.NOT_ASKED: 1,
     }
-    assert [trouble.code for trouble in found.troubles] == ["ServicesCutOff", "ServicesNotInForce"]
-    assert (found.installed, found.leaders[0].alive, found.webhooks[0].endpoints) == (True, True, 2)
-    assert [(zone.name, zone.nodes, zone.cpu_millis) for zone in found.zones] == [
+    assert [problem.code for problem in status.troubles] == ["ServicesCutOff", "ServicesNotInForce"]
+    assert (status.installed, status.leaders[0].alive, status.webhooks[0].endpoints) == (True, True, 2)
+    assert [(zone.name, zone.nodes, zone.cpu_millis) for zone in status.zones] == [
         ("a", 2, 8000),
         ("b", 2, 8000),
         ("c", 2, 8000),
     ]
 
 
-def test_a_hard_rule_that_kube_proxy_carries_cuts_nobody_off() -> None:
-    """It gives the clients of c every endpoint: nobody is cut off, and the rule is not in force."""
-    asking = service("hard", **{SAME_ZONE: "Require"})
-    found = assemble(replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})]), NOW)
-    assert [trouble.code for trouble in found.troubles] == ["WebhookDown", "ServicesNotInForce"]
-    assert (found.services[0].state, found.services[0].outlook.cut_off) == (ServiceState.NOT_IN_FORCE, ())
+def test_a_hard_rule_behind_kube_proxy_cuts_no_client_off() -> None:
+    """kube-proxy gives the clients of c every endpoint, so the rule is not in force."""
+    web = service("hard", **{SAME_ZONE: "Require"})
+    status = build_status(
+        replace(make_cluster_snapshot(), services=[web], slices=[slice_of(web, {"a": 1, "b": 1})]), NOW
+    )
+    assert [problem.code for problem in status.troubles] == ["WebhookDown", "ServicesNotInForce"]
+    assert (status.services[0].state, status.services[0].outlook.cut_off) == (ServiceState.NOT_IN_FORCE, ())
 
 
-def test_a_drain_that_not_every_node_heeds_is_not_in_force() -> None:
-    """Though the Service asks for nothing else: kube-proxy on a node without a zone goes on using what is drained."""
-    asking = service("web", **{"zonewise.dev/drain-zone": "a"})
-    given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})])
-    assert assemble(given, NOW).services[0].state is ServiceState.IN_FORCE
-    (found,) = assemble(replace(given, nodes=[*given.nodes, node("x", "")]), NOW).services
-    assert (found.state, found.outlook.astray) == (ServiceState.NOT_IN_FORCE, ("x",))
+def test_a_drain_ignored_by_a_node_without_zone_is_not_in_force() -> None:
+    """kube-proxy on a node without a zone label keeps using the drained endpoints."""
+    web = service("web", **{"zonewise.dev/drain-zone": "a"})
+    snapshot = replace(make_cluster_snapshot(), services=[web], slices=[slice_of(web, {"a": 1, "b": 1})])
+    assert build_status(snapshot, NOW).services[0].state is ServiceState.IN_FORCE
+    (service_status,) = build_status(replace(snapshot, nodes=[*snapshot.nodes, node("x", "")]), NOW).services
+    assert (service_status.state, service_status.outlook.astray) == (ServiceState.NOT_IN_FORCE, ("x",))
 
 
-def test_automatic_hints_are_told_as_the_controller_computes_them() -> None:
-    """The strict rule counts only endpoints that say they are ready, as the stock controller does."""
-    asking = service("auto", **{"service.kubernetes.io/topology-mode": "Auto"})
-    given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 10, "b": 1, "c": 1})])
-    sentences = {form: assemble(given, NOW, form).services[0].outlook.sentence for form in HintsForm}
+def test_automatic_hints_follow_the_form_of_the_controller() -> None:
+    """The strict form counts only endpoints with the condition ready, as the stock controller does."""
+    web = service("auto", **{"service.kubernetes.io/topology-mode": "Auto"})
+    snapshot = replace(make_cluster_snapshot(), services=[web], slices=[slice_of(web, {"a": 10, "b": 1, "c": 1})])
+    sentences = {form: build_status(snapshot, NOW, form).services[0].outlook.sentence for form in HintsForm}
     assert sentences[HintsForm.STABLE] != sentences[HintsForm.STRICT]
 
 
-def test_what_does_not_run_is_a_trouble() -> None:
-    sick = replace(
-        seen(),
+def test_components_that_do_not_run_are_problems() -> None:
+    broken = replace(
+        make_cluster_snapshot(),
         deployments=[workload("zonewise-controller", readyReplicas=1)],
         leases=[lease("zonewise-endpointslices", 300)],
         webhooks=[webhook(b"")],
     )
-    codes = [trouble.code for trouble in assemble(sick, NOW).troubles]
+    codes = [problem.code for problem in build_status(broken, NOW).troubles]
     assert codes[:3] == ["ComponentNotReady", "NoLeader", "WebhookDown"]
-    assert "does not run here" in assemble(ClusterSnapshot(nodes=[node("a0", "a")]), NOW).sentence
+    assert "not installed" in build_status(ClusterSnapshot(nodes=[node("a0", "a")]), NOW).sentence
 
 
-def test_daemon_sets_count_by_nodes() -> None:
-    daemons = made(
+def test_daemon_sets_are_counted_by_nodes() -> None:
+    daemons = convert(
         DaemonSet, metadata={"name": "zonewise-proxy"}, status={"desiredNumberScheduled": 6, "numberReady": 6}
     )
-    assert assemble(replace(seen(), daemon_sets=[daemons]), NOW).components[0].wanted == 6
+    assert build_status(replace(make_cluster_snapshot(), daemon_sets=[daemons]), NOW).components[0].wanted == 6
 
 
 def budget(reason: str) -> TopologyDisruptionBudget:
     condition = {"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "why"}
-    found: TopologyDisruptionBudget = made(
+    item: TopologyDisruptionBudget = convert(
         TopologyDisruptionBudget,
         metadata={"name": "b", "namespace": "shop"},
         spec={"selector": {"matchLabels": {"app": "b"}}, "maxUnavailable": 1},
         status={"conditions": [condition], "domains": [{"name": "a", "slots": 3}]},
     )
-    return found
+    return item
 
 
-def test_a_budget_that_is_used_up_is_no_trouble_but_one_that_nobody_keeps_is() -> None:
-    used, lost = (
-        assemble(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
+def test_an_exhausted_budget_is_no_problem_an_unsynced_one_is() -> None:
+    exhausted, unsynced = (
+        build_status(replace(make_cluster_snapshot(), budgets=[budget(reason)]), NOW)
+        for reason in ("InsufficientPods", "SyncFailed")
     )
-    assert (used.budgets[0].domains[0].pods, used.budgets[0].trouble) == (3, "")
-    assert (lost.budgets[0].trouble, lost.budgets[0].limit) == ("DisruptionAllowed: why", "maxUnavailable 1")
+    assert (exhausted.budgets[0].domains[0].pods, exhausted.budgets[0].trouble) == (3, "")
+    assert (unsynced.budgets[0].trouble, unsynced.budgets[0].limit) == ("DisruptionAllowed: why", "maxUnavailable 1")
 
 
 METRICS = """# HELP zonewise_proxy_bytes_total Bytes
@@ -111,64 +123,66 @@ zonewise_proxy_connections_total{client_zone="a",endpoint_zone="b",namespace="sh
 WEB = Key("shop", "web")
 
 
-def test_counters_are_read_and_added_up() -> None:
-    counted_ = traffic.read_bytes(METRICS)
-    assert counted_ == {
+def test_counters_are_parsed_and_summed() -> None:
+    counters = traffic.parse_counters(METRICS)
+    assert counters == {
         TrafficPath(WEB, "a", "a"): 300,
         TrafficPath(WEB, "a", "b"): 100,
         TrafficPath(WEB, "outside", "b"): 7,
     }
-    measured = MeasuredTraffic({"n1": counted_, "n2": {TrafficPath(WEB, "b", "b"): 50.0}}, 3, "one is away")
-    found = assemble(replace(seen(), traffic=measured), NOW)
-    assert (found.traffic.in_zone, found.traffic.cross_zone, found.traffic.answered) == (350, 100, 2)
-    assert found.traffic.share == pytest.approx(350 / 450)
-    assert any(trouble.code == "TrafficUnknown" for trouble in found.troubles)
+    measured = MeasuredTraffic({"n1": counters, "n2": {TrafficPath(WEB, "b", "b"): 50.0}}, 3, "one is away")
+    status = build_status(replace(make_cluster_snapshot(), traffic=measured), NOW)
+    assert (status.traffic.in_zone, status.traffic.cross_zone, status.traffic.answered) == (350, 100, 2)
+    assert status.traffic.share == pytest.approx(350 / 450)
+    assert any(problem.code == "TrafficUnknown" for problem in status.troubles)
 
 
-SILENCE = {
-    "nobody may ask": (
+MISSING_TRAFFIC = {
+    "scraping is forbidden": (
         MeasuredTraffic({}, 6, "no", ("a0",), forbidden=True),
-        "told their traffic: no",
+        "reported their traffic: no",
         "allow `get` of pods/proxy",
     ),
-    "their nodes are away": (
+    "their nodes are not ready": (
         MeasuredTraffic({}, 6, "no answer", ("c1", "c0")),
         "c0, c1 are not ready",
         "kubectl describe node c0",
     ),
-    "one is away by itself": (
+    "one fails on a ready node": (
         MeasuredTraffic({}, 6, "no answer", ("a0", "c0")),
-        "told their traffic: no answer",
+        "reported their traffic: no answer",
         "kubectl get pods",
     ),
 }
 
 
-@pytest.mark.parametrize("name", SILENCE)
-def test_why_proxies_do_not_tell(name: str) -> None:
-    measured, why, remedy = SILENCE[name]
-    away = [made(Node, metadata={"name": name}) if name[0] == "c" else node(name, "a") for name in ("a0", "c0", "c1")]
-    (found,) = assemble(ClusterSnapshot(nodes=away, traffic=measured), NOW).troubles
-    assert found.code == "TrafficUnknown"
-    assert found.sentence.startswith("0 of 6 proxies told their traffic: ")
-    assert found.sentence.endswith(why)
-    assert found.remedy.startswith(remedy)
+@pytest.mark.parametrize("name", MISSING_TRAFFIC)
+def test_missing_traffic_is_explained(name: str) -> None:
+    measured, why, remedy = MISSING_TRAFFIC[name]
+    nodes = [
+        convert(Node, metadata={"name": name}) if name[0] == "c" else node(name, "a") for name in ("a0", "c0", "c1")
+    ]
+    (problem,) = build_status(ClusterSnapshot(nodes=nodes, traffic=measured), NOW).troubles
+    assert problem.code == "TrafficUnknown"
+    assert problem.sentence.startswith("0 of 6 proxies reported their traffic: ")
+    assert problem.sentence.endswith(why)
+    assert problem.remedy.startswith(remedy)
 
 
-def test_what_came_since_knows_restarts() -> None:
+def test_increments_survive_a_proxy_restart() -> None:
     path, other = TrafficPath(WEB, "a", "b"), TrafficPath(WEB, "a", "a")
     before = MeasuredTraffic({"goes on": {path: 100.0}, "restarts": {path: 100.0}})
     after = MeasuredTraffic({"goes on": {path: 130.0, other: 7.0}, "restarts": {path: 20.0}})
     assert after.since(before) == {path: 30 + 20, other: 7}
 
 
-def test_a_proxy_that_was_not_heard_once_brings_no_burst() -> None:
-    """What it counted since it started is not what came since the last look."""
+def test_a_proxy_that_missed_a_read_adds_no_old_traffic() -> None:
+    """Its counters cover the time since its start, not since the last read."""
     path = TrafficPath(WEB, "a", "b")
-    heard, missed = {"a0": {path: 1e12}, "b0": {path: 10.0}}, {"b0": {path: 11.0}}
+    both, one = {"a0": {path: 1e12}, "b0": {path: 10.0}}, {"b0": {path: 11.0}}
     again = MeasuredTraffic({"a0": {path: 1e12 + 5}, "b0": {path: 13.0}})
-    assert again.since(MeasuredTraffic(missed)) == {path: 2.0}
-    assert MeasuredTraffic(missed).since(MeasuredTraffic(heard)) == {path: 1.0}
+    assert again.since(MeasuredTraffic(one)) == {path: 2.0}
+    assert MeasuredTraffic(one).since(MeasuredTraffic(both)) == {path: 1.0}
     assert again.since(MeasuredTraffic({"a0": {path: 1e12}, "b0": {path: 12.0}})) == {path: 5.0 + 1.0}
 
 
@@ -181,7 +195,7 @@ def volume(name: str, zone: str) -> PersistentVolume:
             ]
         },
     ]
-    found: PersistentVolume = made(
+    item: PersistentVolume = convert(
         PersistentVolume,
         metadata={"name": name},
         spec={
@@ -191,18 +205,18 @@ def volume(name: str, zone: str) -> PersistentVolume:
         },
         status={"phase": "Bound"},
     )
-    return found
+    return item
 
 
-def test_volumes_by_domain_and_who_takes_over() -> None:
+def test_volumes_by_domain_and_takeovers() -> None:
     nodes = [
         labelled("a0", "a", **{"topology.ceph.zonewise.dev/zone": "a"}),
         labelled("b0", "b", **{"topology.ceph.zonewise.dev/zone": "b", "takeover.ceph.zonewise.dev/zone.a": "active"}),
     ]
-    found = storage.volumes([volume("v1", "a"), volume("v2", "a"), volume("v3", "b")], nodes)
-    assert [(each.domain, each.volumes, each.bytes, each.nodes) for each in found] == [
+    domains = storage.volume_domains([volume("v1", "a"), volume("v2", "a"), volume("v3", "b")], nodes)
+    assert [(row.domain, row.volumes, row.bytes, row.nodes) for row in domains] == [
         ("zone=a", 2, 2 << 30, 2),
         ("zone=b", 1, 1 << 30, 1),
     ]
-    (taken,) = storage.takeovers(nodes)
-    assert (taken.domain, taken.targets, taken.nodes) == ("zone=a", ("b",), 1)
+    (takeover,) = storage.takeover_statuses(nodes)
+    assert (takeover.domain, takeover.targets, takeover.nodes) == ("zone=a", ("b",), 1)

@@ -1,4 +1,4 @@
-"""What kube-proxy makes of hints for clients taken together is what it makes of them node by node."""
+"""The effect of kube-proxy on grouped clients equals its effect node by node."""
 
 from __future__ import annotations
 
@@ -13,39 +13,49 @@ from support.planning.cluster import PORTS, node, service
 from zonewise.api.names import TOPOLOGY_KEYS
 from zonewise.objects import Endpoint, EndpointSlice, Node
 from zonewise.planning.data_plane import DataPlane
-from zonewise.planning.effective_routing import carried
-from zonewise.planning.forecast import routed
-from zonewise.planning.snapshot import gather
+from zonewise.planning.effective_routing import apply_data_plane
+from zonewise.planning.forecast import route_family
+from zonewise.planning.snapshot import build_snapshot
 from zonewise.routing import choose
 from zonewise.routing.kube_proxy import ProxyTarget, TrafficPolicies, categorize
 from zonewise.slices.decide.families import ServiceFamily
 from zonewise.topology import HOSTNAME, ZONE
 
-LISTS = [[HOSTNAME], [ZONE], [HOSTNAME, ZONE], [HOSTNAME, "*"], [HOSTNAME, ZONE, "*"], ["rack"], ["rack", ZONE, "*"]]
+KEY_LISTS = [
+    [HOSTNAME],
+    [ZONE],
+    [HOSTNAME, ZONE],
+    [HOSTNAME, "*"],
+    [HOSTNAME, ZONE, "*"],
+    ["rack"],
+    ["rack", ZONE, "*"],
+]
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("12")), min_size=1, max_size=9),
     st.lists(st.integers(0, 8), min_size=1, max_size=5),
-    st.sampled_from(LISTS),
+    st.sampled_from(KEY_LISTS),
 )
-def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: list[str]) -> None:
+def test_grouped_clients_agree_with_each_node_alone(
+    places: list[tuple[str, str]], homes: list[int], keys: list[str]
+) -> None:
     nodes = [labelled(f"n{at}", zone, rack) for at, (zone, rack) in enumerate(places)]
-    there = [nodes[home % len(nodes)] for home in homes]
+    hosts = [nodes[home % len(nodes)] for home in homes]
     endpoints = tuple(
-        Endpoint(addresses=(f"10.0.0.{at}",), node_name=each.metadata.name, zone=each.metadata.labels[ZONE])
-        for at, each in enumerate(there)
+        Endpoint(addresses=(f"10.0.0.{at}",), node_name=host.metadata.name, zone=host.metadata.labels[ZONE])
+        for at, host in enumerate(hosts)
     )
     web = service("web", **{TOPOLOGY_KEYS: json.dumps(keys)})
-    found = EndpointSlice(
+    slice_ = EndpointSlice(
         metadata=msgspec.structs.replace(web.metadata, name="web-1", labels={"kubernetes.io/service-name": "web"}),
         address_type="IPv4",
         ports=PORTS,
         endpoints=endpoints,
     )
-    situation = gather(nodes, [web], [found])
-    made = routed(situation.services[0], ServiceFamily.IPV4, situation)
-    hints = made.expression.hints
+    snapshot = build_snapshot(nodes, [web], [slice_])
+    routed = route_family(snapshot.services[0], ServiceFamily.IPV4, snapshot)
+    hints = routed.expression.hints
     targets = [
         ProxyTarget(
             address=address,
@@ -55,26 +65,28 @@ def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: lis
             zone_hints=frozenset(hint.name for hint in hints[address].for_zones) if address in hints else frozenset(),
             node_hints=frozenset(hint.name for hint in hints[address].for_nodes) if address in hints else frozenset(),
         )
-        for address in made.decision.endpoints
+        for address in routed.decision.endpoints
     ]
-    got = {
-        each.metadata.name: set(
-            categorize(targets, TrafficPolicies(), each.metadata.name, each.metadata.labels[ZONE]).cluster
+    received = {
+        item.metadata.name: set(
+            categorize(targets, TrafficPolicies(), item.metadata.name, item.metadata.labels[ZONE]).cluster
         )
-        for each in nodes
+        for item in nodes
     }
-    told = carried(made.decision, made.expression, situation.cluster, DataPlane.KUBE_PROXY)
-    decided = {name: set(choose(made.decision, situation.cluster, name).shares) for name in got}
-    if not made.expression.losses:
-        assert got == decided
-    assert told.astray == tuple(sorted(name for name in got if got[name] - decided[name]))
-    home = situation.cluster.homes(made.decision.endpoints, ZONE)
-    zones = situation.cluster.domains(ZONE)
-    in_zone = [sum(home[address] == zones[name] for address in got[name]) / len(got[name]) for name in got]
-    assert told.forecast.in_zone == pytest.approx(sum(in_zone) / len(got))
+    effective = apply_data_plane(routed.decision, routed.expression, snapshot.cluster, DataPlane.KUBE_PROXY)
+    decided = {name: set(choose(routed.decision, snapshot.cluster, name).shares) for name in received}
+    if not routed.expression.losses:
+        assert received == decided
+    assert effective.astray == tuple(sorted(name for name in received if received[name] - decided[name]))
+    home = snapshot.cluster.homes(routed.decision.endpoints, ZONE)
+    zones = snapshot.cluster.domains(ZONE)
+    in_zone = [
+        sum(home[address] == zones[name] for address in received[name]) / len(received[name]) for name in received
+    ]
+    assert effective.forecast.in_zone == pytest.approx(sum(in_zone) / len(received))
 
 
 def labelled(name: str, zone: str, rack: str) -> Node:
-    made = node(name, zone)
-    made.metadata.labels.update({HOSTNAME: name, "rack": rack})
-    return made
+    routed = node(name, zone)
+    routed.metadata.labels.update({HOSTNAME: name, "rack": rack})
+    return routed

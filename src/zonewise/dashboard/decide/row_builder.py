@@ -1,4 +1,4 @@
-"""Rows made of a cluster's objects and of the decisions about them. Pure; `board` asks for them whenever something changed."""
+"""Builds the dashboard's rows from a cluster's objects and forecasts. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Final
 import msgspec
 
 from zonewise.api.names import ROUTING_STATE, UPDATE
-from zonewise.dashboard.decide.rows import Component, ComponentRow, DrainRow, NodeRow, RolloutRow, ServiceRow
+from zonewise.dashboard.decide.rows import AssignmentPart, ComponentRow, DrainRow, NodeRow, RolloutRow, ServiceRow
 from zonewise.diagnostics.decide.status import storage
-from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble, state_of
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, build_status, state_of
 from zonewise.diagnostics.decide.status.budgets import budget_status
 from zonewise.objects import Namespace, Service, key_of
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.data_plane import DataPlane
-from zonewise.planning.forecast import ClusterForecast
+from zonewise.planning.forecast import ServiceForecast
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import DRAIN_ZONE
 from zonewise.slices.decide.service_status import read_state
 from zonewise.topology import is_control_plane, is_ready, region_of, zone_of
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 Workload = Deployment | StatefulSet | DaemonSet
 
@@ -36,30 +36,30 @@ Workload = Deployment | StatefulSet | DaemonSet
 class DashboardView:
     """A cluster's objects, from watches or from a dump."""
 
-    situation: Snapshot
+    snapshot: Snapshot
     budgets: Iterable[TopologyDisruptionBudget] = ()
     workloads: Iterable[Workload] = ()
     volumes: Iterable[PersistentVolume] = ()
 
 
-def but_services(world: DashboardView) -> dict[str, Mapping[str, msgspec.Struct]]:
-    """Every table but the one of Services, which costs most to make."""
-    situation = world.situation
+def cluster_rows(view: DashboardView) -> dict[str, Mapping[str, msgspec.Struct]]:
+    """Every table except that of Services, which is the costliest."""
+    snapshot = view.snapshot
     return {
-        "nodes": nodes(situation),
-        "budgets": {str(key_of(one)): budget_status(one) for one in world.budgets},
-        "rollouts": rollouts(world.workloads),
-        "volumes": {found.domain: found for found in storage.volumes(world.volumes, situation.nodes)},
-        "takeovers": {found.domain: found for found in storage.takeovers(situation.nodes)},
-        "drains": drains(situation, (served.service for served in situation.services)),
+        "nodes": node_rows(snapshot),
+        "budgets": {str(key_of(budget)): budget_status(budget) for budget in view.budgets},
+        "rollouts": rollout_rows(view.workloads),
+        "volumes": {row.domain: row for row in storage.volume_domains(view.volumes, snapshot.nodes)},
+        "takeovers": {row.domain: row for row in storage.takeover_statuses(snapshot.nodes)},
+        "drains": drain_rows(snapshot, (item.service for item in snapshot.services)),
     }
 
 
-def nodes(situation: Snapshot) -> dict[str, NodeRow]:
-    counted: Counter[str] = Counter(
+def node_rows(snapshot: Snapshot) -> dict[str, NodeRow]:
+    counts: Counter[str] = Counter(
         endpoint.node_name or ""
-        for served in situation.services
-        for by_ports in served.by_family.values()
+        for service in snapshot.services
+        for by_ports in service.by_family.values()
         for endpoints in by_ports.values()
         for endpoint in endpoints
     )
@@ -70,48 +70,50 @@ def nodes(situation: Snapshot) -> dict[str, NodeRow]:
             ready=is_ready(node),
             cordoned=node.spec.unschedulable,
             control_plane=is_control_plane(node.metadata.labels),
-            endpoints=counted[node.metadata.name],
+            endpoints=counts[node.metadata.name],
         )
-        for node in situation.nodes
+        for node in snapshot.nodes
     }
 
 
-def service(found: ClusterForecast, written: Service, carrier: DataPlane) -> ServiceRow:
-    said = read_state(written.metadata.annotations.get(ROUTING_STATE))
+def service_row(forecast: ServiceForecast, service: Service, data_plane: DataPlane) -> ServiceRow:
+    state = read_state(service.metadata.annotations.get(ROUTING_STATE))
+    is_current = state is not None and (state.policy, state.active) == (forecast.policy, forecast.active)
     return ServiceRow(
-        namespace=found.namespace,
-        name=found.name,
-        state=state_of(found),
-        policy=found.policy,
-        source=found.source,
-        sentence=found.sentence,
-        remedy=found.remedy,
-        endpoints=found.endpoints,
-        in_zone=round(found.in_zone, 4),
-        overload=round(found.worst_overload, 4),
-        slices=found.slices,
-        cut_off=len(found.cut_off),
-        headless=written.spec.cluster_ip == "None",
-        our_proxy=carrier is DataPlane.ZONEWISE_PROXY,
-        since=said.since if said and (said.policy, said.active) == (found.policy, found.active) else "",
+        namespace=forecast.namespace,
+        name=forecast.name,
+        state=state_of(forecast),
+        policy=forecast.policy,
+        source=forecast.source,
+        sentence=forecast.sentence,
+        remedy=forecast.remedy,
+        endpoints=forecast.endpoints,
+        in_zone=round(forecast.in_zone, 4),
+        overload=round(forecast.worst_overload, 4),
+        slices=forecast.slices,
+        cut_off=len(forecast.cut_off),
+        headless=service.spec.cluster_ip == "None",
+        our_proxy=data_plane is DataPlane.ZONEWISE_PROXY,
+        since=state.since if state and is_current else "",
         parts=tuple(
-            Component(zone=one.zone, consumers=one.consumers, endpoints=one.endpoints) for one in found.assignment
+            AssignmentPart(zone=part.zone, consumers=part.consumers, endpoints=part.endpoints)
+            for part in forecast.assignment
         ),
-        losses=found.losses,
-        complaints=found.complaints,
+        losses=forecast.losses,
+        complaints=forecast.complaints,
     )
 
 
-def rollouts(workloads: Iterable[Workload]) -> dict[str, RolloutRow]:
-    """Those whose pods are being replaced. One that merely waits for pods to be ready rolls nothing out."""
-    found = (_rollout(workload) for workload in workloads)
-    return {f"{row.kind} {row.namespace}/{row.name}": row for row in found if row}
+def rollout_rows(workloads: Iterable[Workload]) -> dict[str, RolloutRow]:
+    """Workloads that replace pods. Waiting for pods to become ready is no rollout."""
+    rows = (_rollout(workload) for workload in workloads)
+    return {f"{row.kind} {row.namespace}/{row.name}": row for row in rows if row}
 
 
 def _rollout(workload: Workload) -> RolloutRow | None:
-    kind, wanted, updated, ready, old = _progress(workload)
-    seen = workload.status.observed_generation >= workload.metadata.generation
-    if seen and updated >= wanted and not old:
+    kind, wanted, updated, ready, has_old = _progress(workload)
+    is_observed = workload.status.observed_generation >= workload.metadata.generation
+    if is_observed and updated >= wanted and not has_old:
         return None
     return RolloutRow(
         kind=kind,
@@ -125,55 +127,60 @@ def _rollout(workload: Workload) -> RolloutRow | None:
 
 
 def _progress(workload: Workload) -> tuple[str, int, int, int, bool]:
-    """Its kind, how many pods it wants new, how many of these are, how many are ready, and whether old ones are left."""
+    """Kind, pods to be of the new template, those that are, ready pods, and whether old pods are left."""
     match workload:
-        case DaemonSet(status=told):
-            wanted, updated = told.desired_number_scheduled, told.updated_number_scheduled
-            return "DaemonSet", wanted, updated, told.number_ready, updated < wanted
-        case Deployment(spec=spec, status=said):
-            old = said.replicas > said.updated_replicas
-            return "Deployment", spec.replicas, said.updated_replicas, said.ready_replicas, old
-        case StatefulSet(spec=asked, status=found):
-            if found.current_revision == found.update_revision:  # at rest: whatever is missing is no rollout
-                return "StatefulSet", asked.replicas, asked.replicas, found.ready_replicas, False
-            rolling = asked.update_strategy.rolling_update
-            wanted = max(0, asked.replicas - (rolling.partition if rolling else 0))
-            return "StatefulSet", wanted, found.updated_replicas, found.ready_replicas, False
+        case DaemonSet(status=daemons):
+            wanted, updated = daemons.desired_number_scheduled, daemons.updated_number_scheduled
+            return "DaemonSet", wanted, updated, daemons.number_ready, updated < wanted
+        case Deployment(spec=spec, status=status):
+            has_old = status.replicas > status.updated_replicas
+            return "Deployment", spec.replicas, status.updated_replicas, status.ready_replicas, has_old
+        case StatefulSet(spec=set_spec, status=set_status):
+            if set_status.current_revision == set_status.update_revision:  # complete: missing pods are no rollout
+                return "StatefulSet", set_spec.replicas, set_spec.replicas, set_status.ready_replicas, False
+            rolling = set_spec.update_strategy.rolling_update
+            wanted = max(0, set_spec.replicas - (rolling.partition if rolling else 0))
+            return "StatefulSet", wanted, set_status.updated_replicas, set_status.ready_replicas, False
 
 
-def drains(situation: Snapshot, services: Iterable[Service]) -> dict[str, DrainRow]:
-    """By zone, with the first of those who ask for it."""
-    asking: dict[str, list[str]] = defaultdict(list)
-    for zone, subjects in situation.cluster.node_drains.drain.zones.items():
-        asking[zone] += map(str, subjects)
-    said: Iterable[Service | Namespace] = chain(situation.namespaces.values(), services)
-    for viewed in said:
-        if text := viewed.metadata.annotations.get(DRAIN_ZONE):
-            kind = "Service" if isinstance(viewed, Service) else "Namespace"
+def drain_rows(snapshot: Snapshot, services: Iterable[Service]) -> dict[str, DrainRow]:
+    """By zone, with some of the objects that drain it."""
+    causes: dict[str, list[str]] = defaultdict(list)
+    for zone, subjects in snapshot.cluster.node_drains.drain.zones.items():
+        causes[zone] += map(str, subjects)
+    annotated: Iterable[Service | Namespace] = chain(snapshot.namespaces.values(), services)
+    for item in annotated:
+        if text := item.metadata.annotations.get(DRAIN_ZONE):
+            kind = "Service" if isinstance(item, Service) else "Namespace"
             for zone in text.split(","):
-                asking[zone.strip()].append(f"{kind} {key_of(viewed)}")
-    return {zone: DrainRow(zone=zone, by=_first(by)) for zone, by in sorted(asking.items()) if zone}
+                causes[zone.strip()].append(f"{kind} {key_of(item)}")
+    return {zone: DrainRow(zone=zone, by=_first(names)) for zone, names in sorted(causes.items()) if zone}
 
 
-def parts(seen: ClusterSnapshot, now: datetime) -> dict[str, ComponentRow]:
-    """What of Zonewise runs, and who leads; empty where nothing does."""
-    found = assemble(seen, now)
+def component_rows(snapshot: ClusterSnapshot, now: datetime) -> dict[str, ComponentRow]:
+    """Workloads, leaders and webhooks of Zonewise; empty if it is not installed."""
+    status = build_status(snapshot, now)
     rows = [
         ComponentRow(
-            what=f"{part.kind} {part.name}", sentence=f"{part.ready} of {part.wanted} pods ready", good=part.healthy
+            what=f"{component.kind} {component.name}",
+            sentence=f"{component.ready} of {component.wanted} pods ready",
+            good=component.healthy,
         )
-        for part in found.components
+        for component in status.components
     ]
     rows += [
-        ComponentRow(what=f"{lead.holder or 'nobody'} {lead.duty}", sentence=f"lease {lead.lease}", good=lead.alive)
-        for lead in found.leaders
+        ComponentRow(
+            what=f"{leader.holder or 'nobody'} {leader.duty}", sentence=f"lease {leader.lease}", good=leader.alive
+        )
+        for leader in status.leaders
     ]
     rows += [
-        ComponentRow(what=f"webhook {hook.name}", sentence=hook.target, good=hook.healthy) for hook in found.webhooks
+        ComponentRow(what=f"webhook {webhook.name}", sentence=webhook.target, good=webhook.healthy)
+        for webhook in status.webhooks
     ]
     return {row.what: row for row in rows}
 
 
 def _first(names: list[str]) -> tuple[str, ...]:
-    more = (f"{len(names) - _MOST_NAMED} more",) if len(names) > _MOST_NAMED else ()
-    return (*names[:_MOST_NAMED], *more)
+    more = (f"{len(names) - _MAX_NAMED} more",) if len(names) > _MAX_NAMED else ()
+    return (*names[:_MAX_NAMED], *more)

@@ -1,6 +1,6 @@
-"""What the page shows, as rows of tables: plain values that become JSON. `tables` makes them, the page's scripts draw them.
+"""Rows of the dashboard's tables, as JSON for the page's scripts.
 
-Names and sentences go to the page as they are, hostile ones too: the page writes them as text, never as markup.
+Names and sentences are sent unescaped, hostile ones too: the page inserts them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from zonewise.diagnostics.decide.status.report import ServiceState
 
 
 class DashboardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Rows are equal when the page need not hear of them again."""
+    """A row that equals the last one is not sent again."""
 
 
 class NodeRow(DashboardRow, frozen=True):
@@ -23,8 +23,8 @@ class NodeRow(DashboardRow, frozen=True):
     endpoints: int = 0
 
 
-class Component(DashboardRow, frozen=True):
-    """So many endpoints of a zone are for the clients of these zones."""
+class AssignmentPart(DashboardRow, frozen=True):
+    """Endpoints of one zone that serve the clients of the zones `consumers`."""
 
     zone: str
     consumers: tuple[str, ...]
@@ -32,7 +32,7 @@ class Component(DashboardRow, frozen=True):
 
 
 class ServiceRow(DashboardRow, frozen=True):
-    """Shares are of 1 and foreseen; what was measured comes with the traffic. `since` is empty where nobody said it."""
+    """Shares are forecasts between 0 and 1; measured ones come with the traffic. `since` is empty if unknown."""
 
     namespace: str
     name: str
@@ -49,13 +49,13 @@ class ServiceRow(DashboardRow, frozen=True):
     headless: bool
     our_proxy: bool
     since: str = ""
-    parts: tuple[Component, ...] = ()
+    parts: tuple[AssignmentPart, ...] = ()
     losses: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
 
 
 class RolloutRow(DashboardRow, frozen=True):
-    """A workload whose pods are being replaced: not all of them are of its newest template."""
+    """A workload that is replacing pods of an old template."""
 
     kind: str
     namespace: str
@@ -67,21 +67,21 @@ class RolloutRow(DashboardRow, frozen=True):
 
 
 class DrainRow(DashboardRow, frozen=True):
-    """A zone that traffic is asked to leave."""
+    """A drained zone, and the objects that drain it."""
 
     zone: str
     by: tuple[str, ...]
 
 
 class NoticeRow(DashboardRow, frozen=True):
-    """Something that the page can't show as it should, and why."""
+    """A table that is incomplete, and why."""
 
     what: str
     trouble: str
 
 
 class ProxiesRow(DashboardRow, frozen=True):
-    """How many nodes were asked for their traffic, and how many answer."""
+    """How many nodes are scraped for traffic, and how many answer."""
 
     nodes: int
     answering: int
@@ -89,7 +89,7 @@ class ProxiesRow(DashboardRow, frozen=True):
 
 
 class ComponentRow(DashboardRow, frozen=True):
-    """Something of Zonewise that runs in the cluster, or should."""
+    """A workload, leader or webhook of Zonewise."""
 
     what: str
     sentence: str

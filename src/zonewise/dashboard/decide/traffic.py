@@ -1,7 +1,7 @@
-"""Measured traffic over time: what came since the proxies were last asked, and the in-zone shares of the last while. Pure.
+"""Measured traffic over time: increments of the proxies' counters, and in-zone shares of the last minutes. Pure.
 
-A proxy's counters only grow, until it starts again. `TrafficHistory` takes each proxy's counters as they were read, and gives what
-came since the last time; `History` keeps it in buckets, for those who come to look later.
+A proxy's counters grow until it restarts. `TrafficMeter` turns counters into increments; `TrafficHistory` keeps these in
+buckets, so that a page that is opened later can show them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from typing import Final
 
 import msgspec
 
-from zonewise.diagnostics.decide.status.traffic import Bytes, TrafficPath, ZoneFlow, by_service, flows
+from zonewise.diagnostics.decide.status.traffic import (
+    ByteCounters,
+    TrafficPath,
+    ZoneFlow,
+    share_by_service,
+    zone_flows,
+)
 
 BUCKET_SECONDS: Final = 20
 BUCKETS: Final = 60
 RECENT_SECONDS: Final = 60.0
-"""What the rates on the map are of: proxies look at connections that go on every 20 s, so less would tell of one look or of two."""
-EVERYTHING: Final = "*"
+"""Period of the rates on the map. Proxies count open connections every 20 s, so a shorter one would cover one count or two."""
+ALL_SERVICES: Final = "*"
 """The key of all Services together."""
 
 
 class TrafficSample(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What went where in the `seconds` up to `at`, in Unix time; of each Service, bytes in their zone, and across."""
+    """Traffic of the `seconds` before `at`, in Unix time. `services` has bytes that stayed in their zone and that left it."""
 
     at: float
     seconds: float
@@ -31,68 +37,70 @@ class TrafficSample(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     services: Mapping[str, tuple[int, int]]
 
 
-class TrafficHistory:
+class TrafficMeter:
     def __init__(self) -> None:
-        self._last: dict[str, Bytes] = {}
-        self._since: dict[TrafficPath, float] = defaultdict(float)
-        self._from = 0.0
+        self._last: dict[str, ByteCounters] = {}
+        self._increments: dict[TrafficPath, float] = defaultdict(float)
+        self._since = 0.0
 
-    def take(self, proxy: str, counted: Bytes) -> None:
-        """Of a proxy that is new to us nothing is known to be recent: what it counts from now on is."""
-        before = self._last.get(proxy)
-        self._last[proxy] = counted
-        if before is None:
+    def add(self, proxy: str, counters: ByteCounters) -> None:
+        """The first counters of a proxy are only a baseline: it may have counted for weeks."""
+        last = self._last.get(proxy)
+        self._last[proxy] = counters
+        if last is None:
             return
-        for path, now in counted.items():
-            then = before.get(path, 0.0)
-            if came := now - then if now >= then else now:
-                self._since[path] += came
+        for path, now in counters.items():
+            before = last.get(path, 0.0)
+            if increment := now - before if now >= before else now:
+                self._increments[path] += increment
 
-    def keep(self, proxies: set[str]) -> None:
-        """All others are gone."""
-        self._last = {proxy: counted for proxy, counted in self._last.items() if proxy in proxies}
+    def retain(self, proxies: set[str]) -> None:
+        """Forgets all other proxies."""
+        self._last = {proxy: counters for proxy, counters in self._last.items() if proxy in proxies}
 
-    def close(self, at: float, zones: Iterable[str]) -> TrafficSample:
-        """What came since it was last closed."""
-        came, since = dict(self._since), self._from
-        self._since.clear()
-        self._from = at
+    def sample(self, at: float, zones: Iterable[str]) -> TrafficSample:
+        """The increments since the last sample."""
+        increments, since = dict(self._increments), self._since
+        self._increments.clear()
+        self._since = at
+        shares = share_by_service(increments, zones)
         return TrafficSample(
             at=at,
             seconds=at - since if since else 0.0,
-            flows=flows(came),
-            services={
-                str(service): (shared.in_zone, shared.cross_zone) for service, shared in by_service(came, zones).items()
-            },
+            flows=zone_flows(increments),
+            services={str(service): (share.in_zone, share.cross_zone) for service, share in shares.items()},
         )
 
 
-class History:
-    """Bytes in their zone and across, by Service and bucket of Unix time; what is older than all buckets is dropped."""
+class TrafficHistory:
+    """Bytes in zone and across zones, by Service and bucket of Unix time. Old buckets are dropped."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[str, tuple[int, int]]] = {}
         self.recent: list[TrafficSample] = []
 
-    def add(self, traffic: TrafficSample) -> None:
-        number = int(traffic.at) // BUCKET_SECONDS
+    def add(self, sample: TrafficSample) -> None:
+        number = int(sample.at) // BUCKET_SECONDS
         bucket = self._buckets.setdefault(number, {})
-        for service, (stayed, crossed) in _with_all(traffic.services):
+        for service, (in_zone, cross_zone) in _with_total(sample.services):
             before = bucket.get(service, (0, 0))
-            bucket[service] = (before[0] + stayed, before[1] + crossed)
-        self._buckets = {kept: found for kept, found in self._buckets.items() if kept > number - BUCKETS}
-        self.recent = [*(one for one in self.recent if traffic.at - one.at < RECENT_SECONDS), traffic]
+            bucket[service] = (before[0] + in_zone, before[1] + cross_zone)
+        self._buckets = {old: content for old, content in self._buckets.items() if old > number - BUCKETS}
+        self.recent = [*(old for old in self.recent if sample.at - old.at < RECENT_SECONDS), sample]
 
     def by_service(self) -> dict[str, list[tuple[int, int, int]]]:
-        """Bucket, bytes in zone, and bytes across, in order of time."""
-        found: dict[str, list[tuple[int, int, int]]] = {}
+        """Bucket, bytes in zone, and bytes across zones, in order of time."""
+        series: dict[str, list[tuple[int, int, int]]] = {}
         for number, bucket in sorted(self._buckets.items()):
-            for service, shared in bucket.items():
-                found.setdefault(service, []).append((number, *shared))
-        return found
+            for service, in_and_across in bucket.items():
+                series.setdefault(service, []).append((number, *in_and_across))
+        return series
 
 
-def _with_all(services: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _with_total(services: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
     yield from services.items()
     if services:
-        yield EVERYTHING, (sum(stayed for stayed, _ in services.values()), sum(gone for _, gone in services.values()))
+        yield (
+            ALL_SERVICES,
+            (sum(in_zone for in_zone, _ in services.values()), sum(across for _, across in services.values())),
+        )

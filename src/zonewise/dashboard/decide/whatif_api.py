@@ -1,6 +1,6 @@
-"""What the page asks of `planning`: changes to the cluster, and what would become of every Service. Pure.
+"""The dashboard's what-if requests: changes to the cluster, and their effect on every Service. Pure.
 
-The page sends a `WhatIfQuestion`, and gets an `WhatIfAnswer` with the command that says the same in a terminal.
+The page sends a `WhatIfQuestion` and gets a `WhatIfAnswer`, with the `zonewise plan` command that prints the same.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from zonewise.errors import UsageError
 from zonewise.objects import Service, key_of
 from zonewise.planning import whatif
-from zonewise.planning.comparison import ComparisonRow, ComparisonTotal, TrafficDifference, compare
+from zonewise.planning.comparison import ComparisonRow, ComparisonTotal, MonthlyTraffic, compare
 from zonewise.planning.forecast import PRICE_PER_GB
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.topology.requirement import SelectorError
 from zonewise.topology.selector_text import parse_selector
 
-MOST_ROWS: Final = 300
+MAX_ROWS: Final = 300
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
@@ -49,7 +49,7 @@ _ORDER: Final = (SetPolicy, LoseZone, AddNodes, ScaleService)
 
 
 class WhatIfQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Policies are set on the Services that `namespace`, `selector` and `service` choose; those are compared, too."""
+    """`namespace`, `selector` and `service` choose the Services that policies are set on, and that are compared."""
 
     changes: Annotated[tuple[Change, ...], msgspec.Meta(max_length=20)] = ()
     namespace: _Text = ""
@@ -60,7 +60,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`rows` are those that differ, `left_out` how many more there are."""
+    """`rows` are Services that differ; `left_out` counts those beyond the limit."""
 
     changes: tuple[str, ...]
     today: ComparisonTotal
@@ -70,26 +70,26 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     command: str
 
 
-def answer(question: WhatIfQuestion, today: Snapshot, hints: HintsForm, file: str = "") -> WhatIfAnswer:
-    """Of the dump `file`, if there is one. Raises ZonewiseError where the question names what is not there."""
+def answer_question(question: WhatIfQuestion, today: Snapshot, hints: HintsForm, file: str = "") -> WhatIfAnswer:
+    """`file` is the dump that is shown, if any. Raises ZonewiseError if the question names a missing object."""
     chosen = _chosen(question)
     planned = today
     for change in _in_order(question):
         planned = _changed(planned, change, chosen)
-    found = compare(today, planned, chosen, _traffic(question), hints)
-    differing = sorted((row for row in found.rows if row.differs), key=_weight)
+    comparison = compare(today, planned, chosen, _traffic(question), hints)
+    differing = sorted((row for row in comparison.rows if row.differs), key=_weight)
     return WhatIfAnswer(
-        changes=found.changes,
-        today=found.today,
-        planned=found.planned,
-        rows=tuple(differing[:MOST_ROWS]),
-        left_out=max(0, len(differing) - MOST_ROWS),
-        command=command(question, hints, file),
+        changes=comparison.changes,
+        today=comparison.today,
+        planned=comparison.planned,
+        rows=tuple(differing[:MAX_ROWS]),
+        left_out=max(0, len(differing) - MAX_ROWS),
+        command=plan_command(question, hints, file),
     )
 
 
 def _weight(row: ComparisonRow) -> tuple[float, int]:
-    """Those that change most come first."""
+    """Services that change most come first."""
     today, planned = row.today.outlook, row.planned.outlook
     return -abs(planned.in_zone - today.in_zone) - abs(
         planned.worst_overload - today.worst_overload
@@ -108,35 +108,35 @@ def _chosen(question: WhatIfQuestion) -> Callable[[Service], bool]:
     )
 
 
-def _changed(situation: Snapshot, change: Change, chosen: Callable[[Service], bool]) -> Snapshot:
+def _changed(snapshot: Snapshot, change: Change, chosen: Callable[[Service], bool]) -> Snapshot:
     match change:
         case SetPolicy(policy, value):
-            return whatif.set_policy(situation, policy, value, chosen)
+            return whatif.set_policy(snapshot, policy, value, chosen)
         case LoseZone(zone):
-            return whatif.lose_zone(situation, zone)
+            return whatif.lose_zone(snapshot, zone)
         case AddNodes(zone, number):
-            return whatif.add_nodes(situation, zone, number)
+            return whatif.add_nodes(snapshot, zone, number)
         case ScaleService(service, number):
-            return whatif.scale(situation, service, number)
+            return whatif.scale_service(snapshot, service, number)
 
 
-def _traffic(question: WhatIfQuestion) -> TrafficDifference | None:
-    return TrafficDifference(question.gb, {}, question.price) if question.gb else None
+def _traffic(question: WhatIfQuestion) -> MonthlyTraffic | None:
+    return MonthlyTraffic(question.gb, {}, question.price) if question.gb else None
 
 
 def _in_order(question: WhatIfQuestion) -> list[Change]:
-    """As `zonewise plan` makes them, whose options stand in no order: an answer is that of its command."""
+    """In the order in which `zonewise plan` applies its options, so that both give the same answer."""
     return sorted(question.changes, key=lambda change: _ORDER.index(type(change)))
 
 
-def command(question: WhatIfQuestion, hints: HintsForm, file: str = "") -> str:
-    """Empty for one Service alone, which only labels could name in a terminal."""
+def plan_command(question: WhatIfQuestion, hints: HintsForm, file: str = "") -> str:
+    """Empty for a single Service, which `zonewise plan` can select by labels only."""
     if question.service:
         return ""
-    return shlex.join(["zonewise", "plan", *(["-f", file] if file else []), *_words(question, hints)])
+    return shlex.join(["zonewise", "plan", *(["-f", file] if file else []), *_arguments(question, hints)])
 
 
-def _words(question: WhatIfQuestion, hints: HintsForm) -> Iterator[str]:
+def _arguments(question: WhatIfQuestion, hints: HintsForm) -> Iterator[str]:
     for change in _in_order(question):
         match change:
             case SetPolicy(policy, value):

@@ -1,9 +1,9 @@
-// Small charts of shares over time, drawn as SVG.
+// SVG charts of in-zone shares over time.
 
 import { el, percent, rate, svg } from "./dom.js";
 import { store } from "./store.js";
 
-/** A line as long as a row is high; gaps where nothing was measured. */
+/** Path of a sparkline, with gaps where nothing was measured. */
 export function sparkPath(points, width, height) {
   if (!points.length) return "";
   const last = Math.max(points.at(-1).at, Date.now() / 1000 - store.bucketSeconds);
@@ -35,8 +35,8 @@ export function shareChart(all, { width = 640, height = 170, title = "In-zone sh
     );
   }
   const last = Math.max(points.at(-1)?.at ?? 0, Date.now() / 1000 - store.bucketSeconds);
-  const whole = store.bucketSeconds * store.buckets;
-  const first = last - Math.min(whole, Math.max(300, last - (points[0]?.at ?? last - whole)));
+  const range = store.bucketSeconds * store.buckets;
+  const first = last - Math.min(range, Math.max(300, last - (points[0]?.at ?? last - range)));
   const x = (at) => left + ((at - first) / (last - first)) * inner[0];
   const y = (share) => top + inner[1] * (1 - share);
   const step = Math.ceil((last - first) / 60 / Math.floor(inner[0] / 58));
@@ -44,24 +44,24 @@ export function shareChart(all, { width = 640, height = 170, title = "In-zone sh
     const at = last - minutes * 60;
     chart.append(svg("text", { class: "tick middle", x: Math.max(20, Math.min(x(at), width - right - 12)), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
   }
-  const most = Math.max(...points.map((point) => point.bytes), 1);
-  const wide = Math.max(1.5, (inner[0] * store.bucketSeconds) / (last - first) - 2);
+  const maxBytes = Math.max(...points.map((point) => point.bytes), 1);
+  const barWidth = Math.max(1.5, (inner[0] * store.bucketSeconds) / (last - first) - 2);
   for (const point of points) {
-    const high = inner[1] * 0.9 * (point.bytes / most);
-    chart.append(svg("rect", { class: "volume", x: x(point.at) - wide / 2, y: top + inner[1] - high, width: wide, height: high, rx: 1 }));
+    const barHeight = inner[1] * 0.9 * (point.bytes / maxBytes);
+    chart.append(svg("rect", { class: "volume", x: x(point.at) - barWidth / 2, y: top + inner[1] - barHeight, width: barWidth, height: barHeight, rx: 1 }));
   }
   let line = "";
   let area = "";
   let before = -Infinity;
   for (const { at, share } of points) {
-    const there = `${x(at).toFixed(1)} ${y(share).toFixed(1)}`;
+    const coordinates = `${x(at).toFixed(1)} ${y(share).toFixed(1)}`;
     if (at - before > store.bucketSeconds * 2.5) {
       if (area) area += `L${x(before).toFixed(1)} ${y(0)}Z`;
-      line += `M${there}`;
-      area += `M${x(at).toFixed(1)} ${y(0)}L${there}`;
+      line += `M${coordinates}`;
+      area += `M${x(at).toFixed(1)} ${y(0)}L${coordinates}`;
     } else {
-      line += `L${there}`;
-      area += `L${there}`;
+      line += `L${coordinates}`;
+      area += `L${coordinates}`;
     }
     before = at;
   }
@@ -75,7 +75,7 @@ export function shareChart(all, { width = 640, height = 170, title = "In-zone sh
   }
   return el("figure", { class: "share" }, chart, points.length > 0 && el("figcaption", { class: "legend" },
     el("span", {}, el("i", { class: "key stays" }), "share that stays"),
-    el("span", {}, el("i", { class: "key volume" }), `all traffic, ${rate(most / store.bucketSeconds)} at most`)));
+    el("span", {}, el("i", { class: "key volume" }), `all traffic, ${rate(maxBytes / store.bucketSeconds)} at most`)));
 }
 
 function summary(points, title) {

@@ -1,6 +1,6 @@
-// Elements made without markup: every name goes in as text, whatever it says.
+// DOM helpers. Elements are built without markup: names are always inserted as text.
 
-import { losses } from "./store.js";
+import { lossTexts } from "./store.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,16 +22,16 @@ export function svg(name, attributes, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
-export function put(node, ...children) {
+export function replaceChildren(node, ...children) {
   node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-/** Writes only what differs, so that nothing is laid out again for nothing. */
-export function say(node, text) {
+/** Writes only changed text, to avoid needless layout. */
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-export function mark(node, name, value) {
+export function setAttr(node, name, value) {
   if (value === null || value === false) {
     if (node.hasAttribute(name)) node.removeAttribute(name);
   } else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
@@ -70,21 +70,21 @@ export function ago(time) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
-/** States by shape and word first, by colour second. */
+/** Service states. Shape and word tell them apart, colour is an addition. */
 export const STATES = {
-  CutOff: { shape: "▲", word: "cut off", tone: "bad", rank: 0, about: "in force, and some clients reach no endpoint" },
-  NotInForce: { shape: "✕", word: "not in force", tone: "bad", rank: 1, about: "a policy is asked for and can't be kept" },
-  Unserved: { shape: "□", word: "unserved", tone: "warn", rank: 2, about: "no endpoint takes traffic" },
-  InForce: { shape: "●", word: "in force", tone: "good", rank: 3, about: "traffic goes as the policy asks" },
-  NotAsked: { shape: "○", word: "no policy", tone: "none", rank: 4, about: "nothing is asked for: traffic is spread over all zones" },
+  CutOff: { shape: "▲", word: "cut off", tone: "bad", rank: 0 },
+  NotInForce: { shape: "✕", word: "not in force", tone: "bad", rank: 1 },
+  Unserved: { shape: "□", word: "unserved", tone: "warn", rank: 2 },
+  InForce: { shape: "●", word: "in force", tone: "good", rank: 3 },
+  NotAsked: { shape: "○", word: "no policy", tone: "none", rank: 4 },
 };
 
 export function state(row) {
-  const known = STATES[row.state] ?? STATES.NotAsked;
-  const limited = row.state === "InForce" && (losses(row).length || row.complaints.length);
-  return limited ? { ...known, shape: "◐", word: "in part", tone: "warn" } : known;
+  const plain = STATES[row.state] ?? STATES.NotAsked;
+  const limited = row.state === "InForce" && (lossTexts(row).length || row.complaints.length);
+  return limited ? { ...plain, shape: "◐", word: "in part", tone: "warn" } : plain;
 }
 
-export function badge(known) {
-  return el("span", { class: `badge ${known.tone}` }, el("span", { class: "shape", "aria-hidden": "true" }, known.shape), ` ${known.word}`);
+export function badge(state) {
+  return el("span", { class: `badge ${state.tone}` }, el("span", { class: "shape", "aria-hidden": "true" }, state.shape), ` ${state.word}`);
 }

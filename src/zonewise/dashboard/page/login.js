@@ -1,2 +1,2 @@
-// Says that the last token was refused, on the page that comes back from it.
+// Shows that the last token was rejected.
 document.getElementById("refused").hidden = !location.search.includes("refused");

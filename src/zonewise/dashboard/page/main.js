@@ -1,11 +1,11 @@
-// Starts the page: the stream of what changes, the views, and the keys that move between them.
+// Entry point of the page: the event stream, the views, and keyboard navigation.
 
 import { Budgets } from "./budgets.js";
-import { el, put, say } from "./dom.js";
+import { el, replaceChildren, setText } from "./dom.js";
 import { Overview } from "./overview.js";
 import { Services } from "./services.js";
 import { Simulator } from "./simulator.js";
-import { connect, onChange, store, touch } from "./store.js";
+import { connect, onChange, store, markDirty } from "./store.js";
 import { Volumes } from "./volumes.js";
 import { WhatIf } from "./whatif.js";
 
@@ -23,30 +23,30 @@ const views = {
   "what-if": new WhatIf(viewOf("what-if")),
   simulator: new Simulator(viewOf("simulator")),
 };
-/** Tables that changed while a view was not in sight. */
+/** Tables that changed while a view was hidden. */
 const missed = Object.fromEntries(NAMES.map((name) => [name, new Set()]));
 let current = "";
 
 function show() {
   if (location.hash === "#main") return;
   const [name, rest] = location.hash.slice(1).split(/\/(.*)/s);
-  const wanted = NAMES.includes(name) ? name : "overview";
+  const view = NAMES.includes(name) ? name : "overview";
   const argument = rest ? decoded(rest) : "";
-  if (wanted !== current) {
-    current = wanted;
-    for (const each of NAMES) viewOf(each).hidden = each !== wanted;
+  if (view !== current) {
+    current = view;
+    for (const other of NAMES) viewOf(other).hidden = other !== view;
     for (const link of document.querySelectorAll(".tabs a")) {
-      if (link.dataset.view !== wanted) link.removeAttribute("aria-current");
+      if (link.dataset.view !== view) link.removeAttribute("aria-current");
       else {
         link.setAttribute("aria-current", "page");
         link.scrollIntoView({ block: "nearest", inline: "center" });
       }
     }
-    catchUp(wanted);
-    views[wanted].shown?.();
+    catchUp(view);
+    views[view].shown?.();
   }
-  if (wanted === "services") views.services.open(argument);
-  if (wanted === "what-if" && argument) prefill(argument);
+  if (view === "services") views.services.open(argument);
+  if (view === "what-if" && argument) prefill(argument);
 }
 
 function decoded(text) {
@@ -61,7 +61,7 @@ function prefill(argument) {
   try {
     views["what-if"].prefill(JSON.parse(argument));
   } catch {
-    // Not a link of ours.
+    // Not a link of this page.
   }
 }
 
@@ -72,14 +72,14 @@ function catchUp(name) {
 }
 
 onChange((names) => {
-  for (const each of NAMES) for (const name of names) missed[each].add(name);
+  for (const view of NAMES) for (const name of names) missed[view].add(name);
   catchUp(current);
   if (names.has("about")) {
-    say(section("source"), store.about.live ? store.about.source : `${store.about.source} (a dump: nothing moves)`);
+    setText(section("source"), store.about.live ? store.about.source : `${store.about.source} (a dump, not live)`);
     section("logout").hidden = !store.about.login;
   }
   if (names.has("notices")) {
-    put(section("notices"), [...store.tables.notices.values()].map((row) => el("p", { class: "notice" }, el("strong", {}, `${row.what} can't be read: `), row.trouble)));
+    replaceChildren(section("notices"), [...store.tables.notices.values()].map((row) => el("p", { class: "notice" }, el("strong", {}, `${row.what} can't be read: `), row.trouble)));
   }
 });
 
@@ -89,7 +89,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("zonewise-theme", theme);
   } catch {
-    // Nobody remembers it then.
+    // Storage is disabled: the theme is not kept.
   }
 }
 
@@ -122,9 +122,9 @@ section("help").addEventListener("click", () => section("keys").showModal());
 addEventListener("keydown", onKey);
 addEventListener("hashchange", show);
 show();
-connect((found) => {
-  const words = { live: store.about.live === false ? "a dump" : "live", lost: "connection lost, trying again" };
-  say(section("connection"), words[found]);
-  section("connection").dataset.state = found;
-  touch("about");
+connect((state) => {
+  const words = { live: store.about.live === false ? "a dump" : "live", lost: "connection lost, retrying" };
+  setText(section("connection"), words[state]);
+  section("connection").dataset.state = state;
+  markDirty("about");
 });

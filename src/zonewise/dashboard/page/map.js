@@ -1,12 +1,12 @@
-// The map: zones on a ring, their nodes inside them, regions behind them, and measured traffic flowing between them.
+// The zone map: zones on a ring with their nodes, regions behind them, and measured traffic between them.
 
-import { count, el, mark, percent, put, rate, say, svg } from "./dom.js";
-import { flows, store } from "./store.js";
+import { count, el, setAttr, percent, replaceChildren, rate, setText, svg } from "./dom.js";
+import { zoneFlows, store } from "./store.js";
 
-const MOST_DRAWN = 400;
-const MOST_LABELLED = 6;
-const MOST_FLOWS = 60;
-const LABELS_AT = [0.62, 0.5, 0.74, 0.38]; // how near to where a flow begins its label may stand, the best first
+const MAX_NODES = 400;
+const MAX_LABELS = 6;
+const MAX_FLOWS = 60;
+const LABELS_AT = [0.62, 0.5, 0.74, 0.38]; // positions of a label along its flow, the best first
 
 export class ZoneMap {
   constructor() {
@@ -18,14 +18,14 @@ export class ZoneMap {
     this.pick = () => {};
   }
 
-  /** Zones in order, with their nodes; those of a region stand together. */
+  /** Zones with their nodes, sorted by region. */
   read() {
     const zones = new Map();
     for (const [name, row] of store.tables.nodes) {
-      const known = zones.get(row.zone) ?? { name: row.zone, region: row.region, nodes: [], endpoints: 0 };
-      known.nodes.push({ name, ...row });
-      known.endpoints += row.endpoints;
-      zones.set(row.zone, known);
+      const zone = zones.get(row.zone) ?? { name: row.zone, region: row.region, nodes: [], endpoints: 0 };
+      zone.nodes.push({ name, ...row });
+      zone.endpoints += row.endpoints;
+      zones.set(row.zone, zone);
     }
     return [...zones.values()].sort((a, b) => a.region.localeCompare(b.region) || a.name.localeCompare(b.name));
   }
@@ -61,24 +61,24 @@ export class ZoneMap {
     this.labelLayer = svg("g", { class: "flow-labels" });
     const front = svg("g", { class: "zones" });
     this.middle = { x: width / 2, y: height / 2 };
-    const places = around(zones).map((turn) => ({ x: width / 2 + across * Math.cos(turn), y: height / 2 + down * Math.sin(turn) }));
+    const positions = around(zones).map((turn) => ({ x: width / 2 + across * Math.cos(turn), y: height / 2 + down * Math.sin(turn) }));
     zones.forEach((zone, index) => {
-      const made = this.makeZone(zone, places[index], radius);
-      this.zones.set(zone.name, { ...places[index], ...made });
-      front.append(made.group);
+      const shapes = this.makeZone(zone, positions[index], radius);
+      this.zones.set(zone.name, { ...positions[index], ...shapes });
+      front.append(shapes.group);
     });
     this.drawRegions(behind, zones, radius);
-    const top = Math.min(...places.map((place) => place.y)) - radius - (this.inside ? 40 : 58);
-    const bottom = Math.max(...places.map((place) => place.y)) + radius + (this.inside ? 42 : 72);
+    const top = Math.min(...positions.map((position) => position.y)) - radius - (this.inside ? 40 : 58);
+    const bottom = Math.max(...positions.map((position) => position.y)) + radius + (this.inside ? 42 : 72);
     const arrow = (kind) => svg("marker", { id: `arrow-${kind}`, class: `arrow ${kind}`, viewBox: "0 0 10 10", refX: 5, refY: 5, markerWidth: zones.length > 3 ? 11 : 15, markerHeight: zones.length > 3 ? 11 : 15, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L10 5L0 10L2.500 5Z" }));
     this.picture = svg("svg", { viewBox: `0 ${top.toFixed(1)} ${width} ${(bottom - top).toFixed(1)}`, role: "group", "aria-label": "Zones and the traffic between them" }, svg("defs", {}, arrow("cross")), behind, this.flowLayer, front, this.labelLayer);
-    put(this.root, this.picture, this.legend(), this.table);
+    replaceChildren(this.root, this.picture, this.legend(), this.table);
   }
 
   legend() {
     return el("figcaption", { class: "legend" },
       el("span", {}, el("i", { class: "key stays" }), "stays in its zone"),
-      el("span", {}, el("i", { class: "key crosses" }), "crosses zones: the wider, the more"),
+      el("span", {}, el("i", { class: "key crosses" }), "crosses zones (width: rate)"),
       el("span", {}, el("i", { class: "key node-ready" }), "node"),
       el("span", {}, el("i", { class: "key node-cordoned" }), "cordoned"),
       el("span", {}, el("i", { class: "key node-lost" }), "not ready"));
@@ -87,16 +87,16 @@ export class ZoneMap {
   drawRegions(layer, zones, radius) {
     const regions = new Map();
     for (const zone of zones) if (zone.region) regions.set(zone.region, [...(regions.get(zone.region) ?? []), this.zones.get(zone.name)]);
-    for (const [name, places] of regions) {
-      const path = `M${places.map((place) => `${place.x.toFixed(1)} ${(place.y + (this.inside ? 0 : 14)).toFixed(1)}`).join("L")}Z`;
+    for (const [name, positions] of regions) {
+      const path = `M${positions.map((position) => `${position.x.toFixed(1)} ${(position.y + (this.inside ? 0 : 14)).toFixed(1)}`).join("L")}Z`;
       layer.append(svg("path", { class: "region", d: path, "stroke-width": 2 * (radius + (this.inside ? 36 : 54)) }));
-      const top = places.reduce((a, b) => (a.y <= b.y ? a : b));
-      layer.append(svg("text", { class: "region-name", x: top.x, y: top.y - radius - (this.inside ? 20 : 38) }, short(name, 22)));
+      const top = positions.reduce((a, b) => (a.y <= b.y ? a : b));
+      layer.append(svg("text", { class: "region-name", x: top.x, y: top.y - radius - (this.inside ? 20 : 38) }, shorten(name, 22)));
     }
   }
 
-  makeZone(zone, place, radius) {
-    const group = svg("g", { class: "zone", transform: `translate(${place.x.toFixed(1)} ${place.y.toFixed(1)})`, tabindex: 0, role: "button" });
+  makeZone(zone, position, radius) {
+    const group = svg("g", { class: "zone", transform: `translate(${position.x.toFixed(1)} ${position.y.toFixed(1)})`, tabindex: 0, role: "button" });
     group.addEventListener("click", () => this.pick(zone.name));
     group.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") {
@@ -105,7 +105,7 @@ export class ZoneMap {
       }
     });
     const around = 2 * Math.PI * (radius + 9);
-    const made = {
+    const shapes = {
       group, around,
       disc: svg("circle", { class: "disc", r: radius }),
       ring: svg("circle", { class: "ring", r: radius + 9 }),
@@ -118,44 +118,44 @@ export class ZoneMap {
       signs: svg("text", { class: "zone-sign", y: this.inside ? radius + 32 : -radius - 18 }),
       drawn: new Map(),
     };
-    group.append(made.disc, made.ring, made.crosses, made.stays, made.nodes, made.name, made.facts, made.more, made.signs);
-    return made;
+    group.append(shapes.disc, shapes.ring, shapes.crosses, shapes.stays, shapes.nodes, shapes.name, shapes.facts, shapes.more, shapes.signs);
+    return shapes;
   }
 
-  fillZone(made, zone) {
-    const nodes = zone.nodes.length > MOST_DRAWN ? zone.nodes.slice(0, MOST_DRAWN) : zone.nodes;
+  fillZone(shapes, zone) {
+    const nodes = zone.nodes.length > MAX_NODES ? zone.nodes.slice(0, MAX_NODES) : zone.nodes;
     nodes.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-    if (made.drawn.size !== nodes.length || nodes.some((node) => !made.drawn.has(node.name))) this.placeNodes(made, nodes);
-    for (const node of nodes) mark(made.drawn.get(node.name), "class", nodeClass(node));
+    if (shapes.drawn.size !== nodes.length || nodes.some((node) => !shapes.drawn.has(node.name))) this.placeNodes(shapes, nodes);
+    for (const node of nodes) setAttr(shapes.drawn.get(node.name), "class", nodeClass(node));
     const ready = zone.nodes.filter((node) => node.ready).length;
-    say(made.name, short(zone.name || "no zone", this.inside ? this.radius / 5 : 14));
-    say(made.facts, `${ready < zone.nodes.length ? `${ready} of ` : ""}${count(zone.nodes.length, "node")}`);
-    say(made.more, this.inside ? count(zone.endpoints, "endpoint") : "");
+    setText(shapes.name, shorten(zone.name || "no zone", this.inside ? this.radius / 5 : 14));
+    setText(shapes.facts, `${ready < zone.nodes.length ? `${ready} of ` : ""}${count(zone.nodes.length, "node")}`);
+    setText(shapes.more, this.inside ? count(zone.endpoints, "endpoint") : "");
     const drain = store.tables.drains.get(zone.name);
     const taken = [...store.tables.takeovers.values()].filter((row) => row.domain.endsWith(`=${zone.name}`));
-    say(made.signs, drain ? "⇥ being drained" : taken.length ? "⇄ taken over" : "");
-    made.about = `${zone.name || "no zone"}: ${count(zone.nodes.length, "node")}, ${ready} ready, ${count(zone.endpoints, "endpoint")}${drain ? ", being drained" : ""}`;
-    mark(made.group, "aria-label", made.about);
+    setText(shapes.signs, drain ? "⇥ being drained" : taken.length ? "⇄ taken over" : "");
+    shapes.about = `${zone.name || "no zone"}: ${count(zone.nodes.length, "node")}, ${ready} ready, ${count(zone.endpoints, "endpoint")}${drain ? ", being drained" : ""}`;
+    setAttr(shapes.group, "aria-label", shapes.about);
   }
 
-  placeNodes(made, nodes) {
+  placeNodes(shapes, nodes) {
     const columns = Math.max(1, Math.ceil(Math.sqrt(nodes.length)));
     const rows = Math.ceil(nodes.length / columns);
     const cell = Math.min((this.radius * (this.inside ? 0.9 : 1.3)) / Math.max(columns, 1.5), 44);
     const size = cell * (cell < 7 ? 0.8 : 0.7);
-    made.drawn.clear();
+    shapes.drawn.clear();
     nodes.forEach((node, index) => {
       const x = ((index % columns) - (columns - 1) / 2) * cell - size / 2;
       const y = (Math.floor(index / columns) - (rows - 1) / 2) * cell - size / 2 - (this.inside ? this.radius * 0.03 : 0);
-      made.drawn.set(node.name, svg("rect", { x: x.toFixed(1), y: y.toFixed(1), width: size.toFixed(1), height: size.toFixed(1), rx: (size / 5).toFixed(1) }));
+      shapes.drawn.set(node.name, svg("rect", { x: x.toFixed(1), y: y.toFixed(1), width: size.toFixed(1), height: size.toFixed(1), rx: (size / 5).toFixed(1) }));
     });
-    put(made.nodes, ...made.drawn.values());
+    replaceChildren(shapes.nodes, ...shapes.drawn.values());
   }
 
   drawFlows() {
-    const all = flows();
+    const all = zoneFlows();
     this.ring(all);
-    const crossing = all.filter((flow) => flow.from !== flow.to && this.zones.has(flow.from) && this.zones.has(flow.to) && flow.rate >= 1).sort((a, b) => b.rate - a.rate).slice(0, MOST_FLOWS);
+    const crossing = all.filter((flow) => flow.from !== flow.to && this.zones.has(flow.from) && this.zones.has(flow.to) && flow.rate >= 1).sort((a, b) => b.rate - a.rate).slice(0, MAX_FLOWS);
     const most = Math.max(...all.map((flow) => flow.rate), 1);
     const gone = new Set(this.flowPaths.keys());
     for (const flow of crossing) {
@@ -163,8 +163,8 @@ export class ZoneMap {
       gone.delete(key);
       const drawn = this.flowPaths.get(key) ?? this.makeFlow(key, flow);
       const width = 1.5 + 10 * Math.sqrt(flow.rate / most);
-      mark(drawn.path, "stroke-width", width.toFixed(1));
-      mark(drawn.dots, "stroke-width", Math.max(1.2, width * 0.45).toFixed(1));
+      setAttr(drawn.path, "stroke-width", width.toFixed(1));
+      setAttr(drawn.dots, "stroke-width", Math.max(1.2, width * 0.45).toFixed(1));
       drawn.path.style.strokeOpacity = (0.14 + 0.3 * Math.sqrt(flow.rate / crossing[0].rate)).toFixed(2);
       drawn.text = rate(flow.rate);
     }
@@ -179,54 +179,54 @@ export class ZoneMap {
     this.writeTable(all);
   }
 
-  /** The largest flows first, each where it lies on no zone and on no other label; one without such a place has none. */
+  /** Labels the largest flows first. A label must not overlap a zone or another label; otherwise it is left out. */
   placeLabels(drawn) {
-    const taken = [];
+    const placed = [];
     for (const flow of drawn) {
-      const wide = flow.text.length * 3.6 + 3;
-      const free = ([x, y]) => taken.every((other) => Math.abs(other.x - x) > other.wide + wide || Math.abs(other.y - y) > 15) && [...this.zones.values()].every((zone) => this.clears(zone, x, y - 4, wide));
-      const spot = taken.length < MOST_LABELLED ? [flow.at, ...LABELS_AT].find((at) => free(flow.spot(at))) : undefined;
-      say(flow.label, spot === undefined ? "" : flow.text);
+      const halfWidth = flow.text.length * 3.6 + 3;
+      const free = ([x, y]) => placed.every((other) => Math.abs(other.x - x) > other.halfWidth + halfWidth || Math.abs(other.y - y) > 15) && [...this.zones.values()].every((zone) => this.clears(zone, x, y - 4, halfWidth));
+      const spot = placed.length < MAX_LABELS ? [flow.at, ...LABELS_AT].find((at) => free(flow.spot(at))) : undefined;
+      setText(flow.label, spot === undefined ? "" : flow.text);
       if (spot === undefined) continue;
       const [x, y] = flow.spot(spot);
       flow.at = spot;
-      taken.push({ x, y, wide });
-      mark(flow.label, "x", x.toFixed(1));
-      mark(flow.label, "y", y.toFixed(1));
+      placed.push({ x, y, halfWidth });
+      setAttr(flow.label, "x", x.toFixed(1));
+      setAttr(flow.label, "y", y.toFixed(1));
     }
   }
 
-  clears(zone, x, y, wide) {
-    const beyond = Math.max(0, Math.abs(zone.x - x) - wide);
-    const below = this.inside ? 0 : 36; // names stand under small zones
-    const height = Math.max(0, Math.abs(zone.y + below / 2 - y) - 7 - below / 2);
-    return Math.hypot(beyond, height) > this.radius + 13;
+  clears(zone, x, y, halfWidth) {
+    const dx = Math.max(0, Math.abs(zone.x - x) - halfWidth);
+    const below = this.inside ? 0 : 36; // the name is below a small zone
+    const dy = Math.max(0, Math.abs(zone.y + below / 2 - y) - 7 - below / 2);
+    return Math.hypot(dx, dy) > this.radius + 13;
   }
 
   ring(all) {
-    for (const [name, made] of this.zones) {
+    for (const [name, shapes] of this.zones) {
       const own = all.filter((flow) => flow.from === name && this.zones.has(flow.to));
-      const whole = own.reduce((sum, flow) => sum + flow.rate, 0);
+      const total = own.reduce((sum, flow) => sum + flow.rate, 0);
       const stays = own.find((flow) => flow.to === name)?.rate ?? 0;
-      const share = whole > 0 ? stays / whole : 0;
-      mark(made.stays, "stroke-dasharray", `${(made.around * share).toFixed(1)} ${made.around.toFixed(1)}`);
-      mark(made.crosses, "stroke-dasharray", whole > 0 ? `${made.around.toFixed(1)} 0` : `0 ${made.around.toFixed(1)}`);
-      mark(made.group, "aria-label", whole > 0 ? `${made.about}; of ${rate(whole)} sent, ${percent(share)} stays` : made.about);
+      const share = total > 0 ? stays / total : 0;
+      setAttr(shapes.stays, "stroke-dasharray", `${(shapes.around * share).toFixed(1)} ${shapes.around.toFixed(1)}`);
+      setAttr(shapes.crosses, "stroke-dasharray", total > 0 ? `${shapes.around.toFixed(1)} 0` : `0 ${shapes.around.toFixed(1)}`);
+      setAttr(shapes.group, "aria-label", total > 0 ? `${shapes.about}; of ${rate(total)} sent, ${percent(share)} stays` : shapes.about);
     }
   }
 
-  /** Both directions bend to their right, so that they don't lie on each other. */
+  /** Each direction bends to its right, so that the two do not overlap. */
   makeFlow(key, flow) {
     const [a, b] = [this.zones.get(flow.from), this.zones.get(flow.to)];
     const [dx, dy] = [b.x - a.x, b.y - a.y];
-    const long = Math.hypot(dx, dy) || 1;
-    const [ux, uy] = [dx / long, dy / long];
+    const length = Math.hypot(dx, dy) || 1;
+    const [ux, uy] = [dx / length, dy / length];
     const side = this.radius >= 40 ? 15 : 6;
     const edge = this.radius + 19;
     const from = [a.x + ux * edge - uy * side, a.y + uy * edge + ux * side];
     const to = [b.x - ux * (edge + 6) - uy * side, b.y - uy * (edge + 6) + ux * side];
-    const bend = Math.min(34, long * 0.1);
-    const pull = this.zones.size > 3 ? Math.max(0, Math.min(0.35, (long - 320) / 800)) : 0; // far ones past the others, through the middle
+    const bend = Math.min(34, length * 0.1);
+    const pull = this.zones.size > 3 ? Math.max(0, Math.min(0.35, (length - 320) / 800)) : 0; // long flows bend towards the middle, past other zones
     const half = (axis, bent) => ((from[axis] + to[axis]) / 2) * (1 - pull) + [this.middle.x, this.middle.y][axis] * pull + bent;
     const middle = [half(0, -uy * bend), half(1, ux * bend)];
     const d = `M${from.map((v) => v.toFixed(1)).join(" ")}Q${middle.map((v) => v.toFixed(1)).join(" ")} ${to.map((v) => v.toFixed(1)).join(" ")}`;
@@ -247,11 +247,11 @@ export class ZoneMap {
   writeTable(all) {
     if (!this.table.open) return;
     const rows = [...all].sort((a, b) => b.rate - a.rate).map((flow) => el("tr", {}, el("td", {}, flow.from || "unknown"), el("td", {}, flow.to || "unknown"), el("td", { class: "number" }, rate(flow.rate))));
-    put(this.tableBody, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "from clients in"), el("th", { scope: "col" }, "to endpoints in"), el("th", { scope: "col", class: "number" }, "per second"))), el("tbody", {}, rows.length ? rows : el("tr", {}, el("td", { colspan: 3 }, "nothing measured")))));
+    replaceChildren(this.tableBody, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "from clients in"), el("th", { scope: "col" }, "to endpoints in"), el("th", { scope: "col", class: "number" }, "per second"))), el("tbody", {}, rows.length ? rows : el("tr", {}, el("td", { colspan: 3 }, "nothing measured")))));
   }
 }
 
-/** Where zones stand, as angles: clockwise, and where there are several regions each from top to bottom, the first on the left. */
+/** Angles of the zones, clockwise. With several regions, each runs from top to bottom, the first on the left. */
 function around(zones) {
   const step = (2 * Math.PI) / zones.length;
   const sizes = new Map();
@@ -260,15 +260,15 @@ function around(zones) {
   const start = apart ? Math.PI - (step * ([...sizes.values()][0] - 1)) / 2 : -Math.PI / 2;
   const turns = zones.map((_, index) => start + step * index);
   if (!apart && zones.length !== 3) return turns;
-  const high = (turn) => Math.round(Math.sin(turn) * 1000);
+  const height = (turn) => Math.round(Math.sin(turn) * 1000);
   let from = 0;
-  return [...sizes.values()].flatMap((size) => turns.slice(from, (from += size)).sort((a, b) => high(a) - high(b) || Math.cos(a) - Math.cos(b)));
+  return [...sizes.values()].flatMap((size) => turns.slice(from, (from += size)).sort((a, b) => height(a) - height(b) || Math.cos(a) - Math.cos(b)));
 }
 
 function nodeClass(node) {
   return `node ${!node.ready ? "lost" : node.cordoned ? "cordoned" : node.controlPlane ? "control" : "ready"}`;
 }
 
-function short(text, most) {
-  return text.length > most ? `${text.slice(0, Math.max(1, Math.floor(most) - 1))}…` : text;
+function shorten(text, limit) {
+  return text.length > limit ? `${text.slice(0, Math.max(1, Math.floor(limit) - 1))}…` : text;
 }

@@ -1,4 +1,4 @@
-// What the server said, as tables of rows by name; views hear at most once per frame which tables changed.
+// The state received from the server: tables of rows by name. Views are notified of changed tables once per frame at most.
 
 const TABLES = ["nodes", "services", "budgets", "rollouts", "volumes", "takeovers", "drains", "notices", "proxies", "components"];
 
@@ -20,11 +20,11 @@ export function onChange(listener) {
   listeners.add(listener);
 }
 
-export function touch(...names) {
+export function markDirty(...names) {
   for (const name of names) dirty.add(name);
   if (scheduled) return;
   scheduled = true;
-  // A page that is not looked at draws nothing, and catches up at once when it is.
+  // A hidden page draws nothing; it catches up when it is shown.
   requestAnimationFrame(flush);
 }
 
@@ -37,7 +37,7 @@ function flush() {
   performance.measure("zonewise-update", "update-begins");
 }
 
-function take(name, rows) {
+function applyRows(name, rows) {
   const table = store.tables[name] ?? (store.tables[name] = new Map());
   for (const [key, row] of Object.entries(rows)) {
     if (row === null) table.delete(key);
@@ -45,110 +45,110 @@ function take(name, rows) {
   }
 }
 
-function takeAll(said) {
-  store.about = said.about;
+function applyState(state) {
+  store.about = state.about;
   for (const name of Object.keys(store.tables)) store.tables[name].clear();
-  for (const [name, rows] of Object.entries(said.tables)) take(name, rows);
-  store.bucketSeconds = said.history.bucketSeconds;
-  store.buckets = said.history.buckets;
+  for (const [name, rows] of Object.entries(state.tables)) applyRows(name, rows);
+  store.bucketSeconds = state.history.bucketSeconds;
+  store.buckets = state.history.buckets;
   store.history.clear();
-  for (const [key, triples] of Object.entries(said.history.services)) {
-    store.history.set(key, new Map(triples.map(([number, stayed, crossed]) => [number, [stayed, crossed]])));
+  for (const [key, triples] of Object.entries(state.history.services)) {
+    store.history.set(key, new Map(triples.map(([number, inZone, across]) => [number, [inZone, across]])));
   }
-  store.recentSeconds = said.history.recentSeconds;
-  store.recent = said.history.recent;
-  touch(...Object.keys(store.tables), "about", "traffic");
+  store.recentSeconds = state.history.recentSeconds;
+  store.recent = state.history.recent;
+  markDirty(...Object.keys(store.tables), "about", "traffic");
 }
 
-function takeTraffic(said) {
-  store.recent.push(said);
-  while (store.recent.length > 1 && said.at - store.recent[0].at >= store.recentSeconds) store.recent.shift();
-  const number = Math.floor(said.at / store.bucketSeconds);
-  let stayedInAll = 0;
-  let crossedInAll = 0;
-  for (const [key, [stayed, crossed]] of Object.entries(said.services)) {
-    add(key, number, stayed, crossed);
-    stayedInAll += stayed;
-    crossedInAll += crossed;
+function applyTraffic(sample) {
+  store.recent.push(sample);
+  while (store.recent.length > 1 && sample.at - store.recent[0].at >= store.recentSeconds) store.recent.shift();
+  const number = Math.floor(sample.at / store.bucketSeconds);
+  let totalInZone = 0;
+  let totalAcross = 0;
+  for (const [key, [inZone, across]] of Object.entries(sample.services)) {
+    add(key, number, inZone, across);
+    totalInZone += inZone;
+    totalAcross += across;
   }
-  if (stayedInAll + crossedInAll) add("*", number, stayedInAll, crossedInAll);
-  touch("traffic");
+  if (totalInZone + totalAcross) add("*", number, totalInZone, totalAcross);
+  markDirty("traffic");
 }
 
-function add(key, number, stayed, crossed) {
+function add(key, number, inZone, across) {
   let buckets = store.history.get(key);
   if (!buckets) store.history.set(key, (buckets = new Map()));
   const before = buckets.get(number) ?? [0, 0];
-  buckets.set(number, [before[0] + stayed, before[1] + crossed]);
+  buckets.set(number, [before[0] + inZone, before[1] + across]);
   for (const old of buckets.keys()) {
     if (old > number - store.buckets) break;
     buckets.delete(old);
   }
 }
 
-/** What was measured in the last minute; nothing once no proxy answers any more. */
-function recent() {
+/** Samples of the last minute; none if no proxy answers. */
+function recentSamples() {
   return store.tables.proxies.get("all")?.answering === 0 ? [] : store.recent;
 }
 
 /** Bytes per second between zones over the last minute. */
-export function flows() {
-  const seconds = recent().reduce((sum, said) => sum + said.seconds, 0) || 1;
-  const found = new Map();
-  for (const said of recent()) {
-    for (const flow of said.flows) {
+export function zoneFlows() {
+  const seconds = recentSamples().reduce((sum, sample) => sum + sample.seconds, 0) || 1;
+  const byZones = new Map();
+  for (const sample of recentSamples()) {
+    for (const flow of sample.flows) {
       const key = JSON.stringify([flow.clientZone, flow.endpointZone]);
-      const known = found.get(key) ?? { from: flow.clientZone, to: flow.endpointZone, rate: 0 };
-      known.rate += flow.bytes / seconds;
-      found.set(key, known);
+      const total = byZones.get(key) ?? { from: flow.clientZone, to: flow.endpointZone, rate: 0 };
+      total.rate += flow.bytes / seconds;
+      byZones.set(key, total);
     }
   }
-  return [...found.values()];
+  return [...byZones.values()];
 }
 
-/** The share that stayed in its zone in that minute, of one Service or `*` for all; null where nothing was measured. */
-export function measured(key) {
-  let stayed = 0;
-  let crossed = 0;
-  for (const { services } of recent()) {
-    const told = key === "*" ? Object.values(services) : [services[key] ?? [0, 0]];
-    for (const bytes of told) {
-      stayed += bytes[0];
-      crossed += bytes[1];
+/** In-zone share of the last minute, for one Service or `*` for all; null if nothing was measured. */
+export function measuredShare(key) {
+  let inZone = 0;
+  let across = 0;
+  for (const { services } of recentSamples()) {
+    const entries = key === "*" ? Object.values(services) : [services[key] ?? [0, 0]];
+    for (const bytes of entries) {
+      inZone += bytes[0];
+      across += bytes[1];
     }
   }
-  return stayed + crossed ? stayed / (stayed + crossed) : null;
+  return inZone + across ? inZone / (inZone + across) : null;
 }
 
-/** What stock components won't do of what a Service asks. Headless ones are no proxy's. */
-export function losses(row) {
+/** Parts of the policy that stock components can't implement. Headless Services have no proxy. */
+export function lossTexts(row) {
   return row.headless ? row.losses : row.losses.map((text) => `stock proxies can't: ${text}`);
 }
 
-/** Shares by bucket for a chart: [{at, share, bytes}], in order of time. */
-export function shares(key) {
+/** In-zone shares by bucket: [{at, share, bytes}], in order of time. */
+export function shareHistory(key) {
   const history = store.history.get(key);
   if (!history) return [];
-  return [...history].sort((a, b) => a[0] - b[0]).filter(([, [stayed, crossed]]) => stayed + crossed).map(([number, [stayed, crossed]]) => ({
-    at: number * store.bucketSeconds, share: stayed / (stayed + crossed), bytes: stayed + crossed,
+  return [...history].sort((a, b) => a[0] - b[0]).filter(([, [inZone, across]]) => inZone + across).map(([number, [inZone, across]]) => ({
+    at: number * store.bucketSeconds, share: inZone / (inZone + across), bytes: inZone + across,
   }));
 }
 
 export function connect(onState) {
   const source = new EventSource("/events");
   source.addEventListener("all", (event) => {
-    takeAll(JSON.parse(event.data));
+    applyState(JSON.parse(event.data));
     onState("live");
   });
   source.addEventListener("change", (event) => {
     const changed = JSON.parse(event.data);
-    for (const [name, rows] of Object.entries(changed)) take(name, rows);
-    touch(...Object.keys(changed));
+    for (const [name, rows] of Object.entries(changed)) applyRows(name, rows);
+    markDirty(...Object.keys(changed));
   });
-  source.addEventListener("traffic", (event) => takeTraffic(JSON.parse(event.data)));
+  source.addEventListener("traffic", (event) => applyTraffic(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     onState("lost");
-    // A server that refuses ends the source for good: ask again who may look.
+    // A refused stream is not retried by the browser: reload, which shows the login form if needed.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
   });
 }

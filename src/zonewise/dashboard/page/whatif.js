@@ -1,7 +1,7 @@
-// What would become of every Service after a change: asked of the same functions that `zonewise plan` asks.
+// What-if changes, computed by the server with the functions of `zonewise plan`.
 
-import { el, percent, put } from "./dom.js";
-import { losses, store } from "./store.js";
+import { el, percent, replaceChildren } from "./dom.js";
+import { lossTexts, store } from "./store.js";
 
 const POLICIES = {
   "same-zone": ["Prefer", "Require", "Balanced", ""],
@@ -14,7 +14,7 @@ const POLICIES = {
 export class WhatIf {
   constructor(section) {
     this.changes = [];
-    this.kind = el("select", { id: "change-kind", onchange: () => this.fields() }, [["set", "a policy is set"], ["lose-zone", "a zone is lost"], ["add-nodes", "nodes are added"], ["replicas", "a Service is scaled"]].map(([value, words]) => el("option", { value }, words)));
+    this.kind = el("select", { id: "change-kind", onchange: () => this.fields() }, [["set", "a policy is set"], ["lose-zone", "a zone is lost"], ["add-nodes", "nodes are added"], ["replicas", "a Service is scaled"]].map(([value, label]) => el("option", { value }, label)));
     this.inputs = el("span", { class: "inputs" });
     this.list = el("ol", { class: "changes" });
     this.gb = number("0", "gb");
@@ -33,10 +33,10 @@ export class WhatIf {
 
   draw(names) {
     if (names.has("nodes") || names.has("services")) this.refresh();
-    if (names.has("services") && store.tables.services.size <= 500) put(this.names, [...store.tables.services.keys()].map((value) => el("option", { value })));
+    if (names.has("services") && store.tables.services.size <= 500) replaceChildren(this.names, [...store.tables.services.keys()].map((value) => el("option", { value })));
   }
 
-  /** Choices follow the cluster; what was chosen or typed stays. */
+  /** Updates the choices from the cluster, and keeps what the user entered. */
   refresh() {
     const choices = JSON.stringify([this.zones(), this.namespaces()]);
     if (choices === this.choices || this.inputs.contains(document.activeElement)) return;
@@ -59,18 +59,18 @@ export class WhatIf {
   }
 
   fields(service = "") {
-    const zone = (word = "in") => named(word, el("select", { name: "zone" }, this.zones().map((value) => el("option", { value }, value))));
+    const zone = (label = "in") => labelled(label, el("select", { name: "zone" }, this.zones().map((value) => el("option", { value }, value))));
     const serviceInput = (hint) => el("input", { name: "service", list: "service-names", placeholder: hint, "aria-label": "Service", value: service });
     if (this.kind.value === "set") {
       const values = el("select", { name: "value", "aria-label": "Value" });
-      const fill = () => put(values, POLICIES[policy.value].map((value) => el("option", { value }, value || "taken away")));
+      const fill = () => replaceChildren(values, POLICIES[policy.value].map((value) => el("option", { value }, value || "removed")));
       const policy = el("select", { name: "policy", "aria-label": "Policy", onchange: fill }, Object.keys(POLICIES).map((value) => el("option", { value }, value)));
       fill();
       const namespace = el("select", { name: "namespace", "aria-label": "Namespace" }, el("option", { value: "" }, "every namespace"), this.namespaces().map((value) => el("option", { value }, value)));
-      put(this.inputs, policy, values, el("span", {}, "on"), namespace, el("input", { name: "selector", placeholder: "labels, such as app=shop", "aria-label": "Labels" }), serviceInput("or one Service"));
-    } else if (this.kind.value === "lose-zone") put(this.inputs, zone("namely"));
-    else if (this.kind.value === "add-nodes") put(this.inputs, number("1", "number", "1"), zone());
-    else put(this.inputs, serviceInput("namespace/name"), named("to", number("3", "number", "1")));
+      replaceChildren(this.inputs, policy, values, el("span", {}, "on"), namespace, el("input", { name: "selector", placeholder: "labels, such as app=shop", "aria-label": "Labels" }), serviceInput("or one Service"));
+    } else if (this.kind.value === "lose-zone") replaceChildren(this.inputs, zone("zone"));
+    else if (this.kind.value === "add-nodes") replaceChildren(this.inputs, number("1", "number", "1"), zone());
+    else replaceChildren(this.inputs, serviceInput("namespace/name"), labelled("to", number("3", "number", "1")));
   }
 
   value(name) {
@@ -87,9 +87,9 @@ export class WhatIf {
 
   add() {
     const change = this.read();
-    const other = this.changes.find((known) => known.type === "set" && change.type === "set" && where(known) !== where(change));
+    const other = this.changes.find((present) => present.type === "set" && change.type === "set" && scopeOf(present) !== scopeOf(change));
     if (other) {
-      put(this.result, el("p", { class: "card bad", role: "alert" }, `Policies are set on one choice of Services at a time: on ${where(other)} already.`));
+      replaceChildren(this.result, el("p", { class: "card bad", role: "alert" }, `All policies must be set on the same Services; the list already has ${scopeOf(other)}.`));
       return;
     }
     this.changes.push(change);
@@ -97,10 +97,10 @@ export class WhatIf {
   }
 
   showChanges() {
-    put(this.list, this.changes.map((change, index) => el("li", {}, words(change), " ", el("button", { type: "button", class: "quiet", "aria-label": `Remove: ${words(change)}`, onclick: () => { this.changes.splice(index, 1); this.showChanges(); } }, "✕"))));
+    replaceChildren(this.list, this.changes.map((change, index) => el("li", {}, describe(change), " ", el("button", { type: "button", class: "quiet", "aria-label": `Remove: ${describe(change)}`, onclick: () => { this.changes.splice(index, 1); this.showChanges(); } }, "✕"))));
   }
 
-  /** From a link elsewhere on the page. */
+  /** Fills the form from a link of another view. */
   prefill(change) {
     this.kind.value = change.type;
     this.fields(change.service ?? "");
@@ -120,22 +120,22 @@ export class WhatIf {
       namespace: scope.namespace ?? "", selector: scope.selector ?? "", service: scope.service ?? "",
       gb: Number(this.gb.value) || 0, price: Number(this.price.value) || 0,
     };
-    put(this.result, el("p", { class: "muted" }, "thinking …"));
+    replaceChildren(this.result, el("p", { class: "muted" }, "computing …"));
     try {
-      const answered = await fetch("/what-if", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
-      const said = await answered.json();
-      if (answered.ok) this.show(said);
-      else put(this.result, el("p", { class: "card bad", role: "alert" }, said.error));
+      const reply = await fetch("/what-if", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
+      const answer = await reply.json();
+      if (reply.ok) this.show(answer);
+      else replaceChildren(this.result, el("p", { class: "card bad", role: "alert" }, answer.error));
     } catch (error) {
-      put(this.result, el("p", { class: "card bad", role: "alert" }, `no answer: ${error.message}`));
+      replaceChildren(this.result, el("p", { class: "card bad", role: "alert" }, `no reply: ${error.message}`));
     }
   }
 
-  show(said) {
+  show(answer) {
     const money = (value) => (value === null ? "–" : value.toLocaleString("en", { style: "currency", currency: "USD" }));
     const total = (name, today, planned, good) => el("div", { class: `figure ${today === planned ? "none" : good ? "good" : "warn"}` }, el("div", { class: "figure-title" }, name), el("div", { class: "figure-value" }, planned), el("div", { class: "figure-more" }, today === planned ? "as today" : `${today} today`));
-    const { today, planned } = said;
-    put(this.result,
+    const { today, planned } = answer;
+    replaceChildren(this.result,
       el("div", { class: "figures" },
         total("in zone", percent(today.inZone), percent(planned.inZone), planned.inZone >= today.inZone),
         total("worst overload", percent(today.worstOverload), percent(planned.worstOverload), planned.worstOverload <= today.worstOverload),
@@ -143,15 +143,15 @@ export class WhatIf {
         total("Services cut off", String(today.cutOff), String(planned.cutOff), planned.cutOff <= today.cutOff),
         today.cost !== null && total("cost a month", money(today.cost), money(planned.cost), planned.cost <= today.cost)),
       el("div", { class: "card" },
-        el("h2", {}, said.rows.length ? `${said.rows.length + said.leftOut} of ${today.services} Services change` : "No Service changes"),
-        said.command && el("p", { class: "small muted" }, "In a terminal: ", el("code", {}, said.command)),
-        said.rows.length > 0 && el("div", { class: "wide-table" }, el("table", { class: "stacked" }, el("thead", {}, el("tr", {}, ["Service", "policy", "in zone", "overload", "endpoints", "why"].map((word) => el("th", { scope: "col" }, word)))),
-          el("tbody", {}, said.rows.map((row) => {
+        el("h2", {}, answer.rows.length ? `${answer.rows.length + answer.leftOut} of ${today.services} Services change` : "No Service changes"),
+        answer.command && el("p", { class: "small muted" }, "In a terminal: ", el("code", {}, answer.command)),
+        answer.rows.length > 0 && el("div", { class: "wide-table" }, el("table", { class: "stacked" }, el("thead", {}, el("tr", {}, ["Service", "policy", "in zone", "overload", "endpoints", "why"].map((word) => el("th", { scope: "col" }, word)))),
+          el("tbody", {}, answer.rows.map((row) => {
             const [a, b] = [row.today.outlook, row.planned.outlook];
             return el("tr", {}, el("th", { scope: "row" }, `${b.namespace}/${b.name}`), step("policy", a.policy, b.policy), step("in zone", percent(a.inZone), percent(b.inZone)), step("overload", percent(a.worstOverload), percent(b.worstOverload)), step("endpoints", String(a.endpoints), String(b.endpoints)),
-              el("td", { class: "small" }, b.sentence, b.cutOff.length > 0 && el("span", { class: "bad block" }, `▲ ${b.cutOff.length} nodes reach no endpoint`), lost(b).slice(0, 1).map((text) => el("span", { class: "warn block" }, `! ${text}`))));
+              el("td", { class: "small" }, b.sentence, b.cutOff.length > 0 && el("span", { class: "bad block" }, `▲ ${b.cutOff.length} nodes reach no endpoint`), lossesOf(b).slice(0, 1).map((text) => el("span", { class: "warn block" }, `! ${text}`))));
           })))),
-        said.leftOut > 0 && el("p", { class: "muted small" }, `and ${said.leftOut} more`)));
+        answer.leftOut > 0 && el("p", { class: "muted small" }, `and ${answer.leftOut} more`)));
   }
 }
 
@@ -159,19 +159,19 @@ function step(name, today, planned) {
   return el("td", { "data-name": name, class: name === "policy" ? "policy" : "figures-of" }, today === planned ? today : [el("span", { class: "muted" }, `${today} → `), el("strong", {}, planned)]);
 }
 
-function lost(outlook) {
-  const headless = store.tables.services.get(`${outlook.namespace}/${outlook.name}`)?.headless;
-  return losses({ ...outlook, headless });
+function lossesOf(forecast) {
+  const headless = store.tables.services.get(`${forecast.namespace}/${forecast.name}`)?.headless;
+  return lossTexts({ ...forecast, headless });
 }
 
-function words(change) {
-  if (change.type === "set") return `${change.policy} ${change.value || "taken away"} on ${where(change)}`;
+function describe(change) {
+  if (change.type === "set") return `${change.policy} ${change.value || "removed"} on ${scopeOf(change)}`;
   if (change.type === "lose-zone") return `zone ${change.zone} is lost`;
   if (change.type === "add-nodes") return `${change.number} more nodes in ${change.zone}`;
   return `${change.service || "a Service"} has ${change.number} endpoints`;
 }
 
-function where(change) {
+function scopeOf(change) {
   return change.service || [change.namespace || "every namespace", change.selector].filter(Boolean).join(", ");
 }
 
@@ -179,6 +179,6 @@ function number(value, name, step = "any") {
   return el("input", { type: "number", name, value, step, min: 0, "aria-label": name, class: "number-input" });
 }
 
-function named(word, input) {
-  return el("label", {}, `${word} `, input);
+function labelled(label, input) {
+  return el("label", {}, `${label} `, input);
 }

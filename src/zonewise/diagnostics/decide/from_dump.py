@@ -1,30 +1,25 @@
-"""The state of a cluster that is known from a dump only: what `assemble` and the doctor ask for, picked from its objects. Pure.
+"""A cluster snapshot built from a dump, for `status` and `doctor`. Pure.
 
-Leases and traffic are of the moment, and no dump has them.
+Leases and traffic are left out: a dump is of an earlier time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from zonewise.api.names import APP_NAME_LABEL
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, WEBHOOK_CONFIGURATIONS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic
-from zonewise.objects import EndpointSlice, Namespace, Node, Service, View
+from zonewise.objects import View
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.snapshot import require
+from zonewise.planning.snapshot import PLANNING_KINDS, DumpObjects, require_kinds
 
-KINDS: Final[Mapping[str, type[View]]] = {
-    "Node": Node,
-    "Namespace": Namespace,
-    "Service": Service,
-    "EndpointSlice": EndpointSlice,
-    "Deployment": Deployment,
-    "DaemonSet": DaemonSet,
+STATUS_KINDS: Final[Mapping[str, type[View]]] = {
+    **PLANNING_KINDS,
     "MutatingWebhookConfiguration": WebhookConfiguration,
     "ValidatingWebhookConfiguration": WebhookConfiguration,
     "TopologyDisruptionBudget": TopologyDisruptionBudget,
@@ -32,19 +27,18 @@ KINDS: Final[Mapping[str, type[View]]] = {
 }
 
 
-def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> ClusterSnapshot:
-    """`objects` by kind, as `dump.read` gives them."""
-    require(objects, source, "Node")
-    registered = [*objects["MutatingWebhookConfiguration"], *objects["ValidatingWebhookConfiguration"]]
+def snapshot_from_dump(objects: DumpObjects, source: str) -> ClusterSnapshot:
+    require_kinds(objects, source, "Node")
+    webhooks = [*objects["MutatingWebhookConfiguration"], *objects["ValidatingWebhookConfiguration"]]
     return ClusterSnapshot(
         server=source,
         nodes=objects["Node"],
         namespaces=objects["Namespace"],
         services=objects["Service"],
         slices=objects["EndpointSlice"],
-        deployments=[each for each in objects["Deployment"] if _is_ours(each)],
-        daemon_sets=[each for each in objects["DaemonSet"] if _is_ours(each)],
-        webhooks=[each for each in registered if each.metadata.name in CONFIGURATIONS],
+        deployments=[workload for workload in objects["Deployment"] if _is_ours(workload)],
+        daemon_sets=[workload for workload in objects["DaemonSet"] if _is_ours(workload)],
+        webhooks=[webhook for webhook in webhooks if webhook.metadata.name in WEBHOOK_CONFIGURATIONS],
         budgets=objects["TopologyDisruptionBudget"],
         volumes=objects["PersistentVolume"],
         traffic=MeasuredTraffic(problem="a dump has none"),

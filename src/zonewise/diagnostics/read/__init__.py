@@ -1,1 +1,1 @@
-"""Reads a cluster once for explain, status, doctor, plan and drain."""
+"""Reads a live cluster for explain, status, doctor, plan and drain. All reads go through `reader`."""

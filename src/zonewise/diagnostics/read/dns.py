@@ -1,23 +1,24 @@
-"""Reads from a cluster, once, what it takes to explain one name for one client. `explanation` does the rest."""
+"""The DNS answer for one name and one client, explained from a live cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
-from zonewise.diagnostics.decide.explain.dns import DnsState, explain
-from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, located, on_node
+from zonewise.diagnostics.decide.explain.dns import DnsState, ServiceSlices, build_dns_report
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, ParsedName, parse_name, search_path
+from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, client_on_node, locate_client
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.dns.decide.handler import MAX_ALIASES
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.wire.message import Rcode, RecordType
 from zonewise.dns.wire.names import WrongNameError, packed, to_text
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.kube.client import client as api
-from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import (
     ENDPOINT_SLICES,
     NAMESPACES,
@@ -29,21 +30,23 @@ from zonewise.objects import (
     Key,
     Node,
     Pod,
-    Service,
+    key_of,
 )
+from zonewise.slices.decide.names import service_key
 
-_USUAL_TYPES = {NameKind.REVERSE: RecordType.PTR}
+_DEFAULT_TYPES: Final = {NameKind.REVERSE: RecordType.PTR}
 
 
 @dataclass(frozen=True, slots=True)
-class DnsReadings:
-    """`pod`, `node` or `address` is who asks, at most one of them; the namespace is the pod's own, and where its
-    search path begins. `type` None means the one that such a name is mostly asked for.
+class DnsQuery:
+    """The client is `pod`, `node` or `address`, at most one of them. `namespace` is the pod's, and heads its search path.
+
+    `type` None stands for the usual type of such a name.
     """
 
     name: str
     namespace: str
-    settings: ZoneConfig
+    zone: ZoneConfig
     type: RecordType | None = None
     pod: str = ""
     node: str = ""
@@ -52,123 +55,117 @@ class DnsReadings:
 
     @property
     def domain(self) -> str:
-        return to_text(self.settings.domain.wire)
+        return to_text(self.zone.domain.wire)
 
 
-async def inquire(client: api.Client, inquiry: DnsReadings) -> DnsReport:
-    """The account of the first name of the search path that exists, or of the last; of a Service's name where only
-    other servers may know it, and no Service of a namespace that exists does.
+async def explain_name(reader: ClusterReader, query: DnsQuery) -> DnsReport:
+    """Explains the first name of the search path that exists, or the last one.
+
+    If the last one is forwarded to other servers, and an earlier one is of a Service in a namespace that exists, the
+    report is of that Service's name: it is most likely what the client meant.
     """
-    nodes = (await client.list(NODES)).items
-    namespaces = {each.metadata.name: each.metadata.annotations for each in (await client.list(NAMESPACES)).items}
-    pods = await _pods(client, inquiry)
-    asker = await _client(client, inquiry, nodes, _by_address(pods) if inquiry.locate_by_pods else {})
-    each = ((pod.metadata.namespace, packed(ip.ip)) for pod in pods for ip in pod.status.pod_ips)
-    records = tuple((namespace, address) for namespace, address in each if address)
+    nodes, namespace_list, pods = await asyncio.gather(
+        reader.list(NODES), reader.list(NAMESPACES), _read_pods(reader, query)
+    )
+    namespaces = {namespace.metadata.name: namespace.metadata.annotations for namespace in namespace_list}
+    addresses = [(pod, packed(ip.ip)) for pod in pods for ip in pod.status.pod_ips]
+    client = await _read_client(reader, query, nodes, addresses if query.locate_by_pods else ())
+    records = tuple((pod.metadata.namespace, address) for pod, address in addresses if address)
     state = DnsState(nodes, namespaces, pods=records)
-    account: DnsReport | None = None
+    report: DnsReport | None = None
     meant: DnsReport | None = None
-    for asked in _meanings(inquiry):
-        state = replace(state, services=await _services(client, asked, inquiry.domain))
-        type_ = inquiry.type or _USUAL_TYPES.get(asked.kind, RecordType.A)
-        account = explain(asked, type_, asker, state, inquiry.settings)
-        if account.answer.rcode != Rcode.NXDOMAIN.name:
+    for name in _search_path(query):
+        state = replace(state, services=await _read_services(reader, name, query.domain))
+        report = build_dns_report(
+            name, query.type or _DEFAULT_TYPES.get(name.kind, RecordType.A), client, state, query.zone
+        )
+        if report.answer.rcode != Rcode.NXDOMAIN.name:
             break
-        if asked.kind is NameKind.SERVICE and asked.service and asked.service.namespace in namespaces:
-            meant = meant or account
-    assert account is not None, "a name is a candidate at least once"
-    return _then_others(meant, account) if meant and account.passed_on else account
+        if name.kind is NameKind.SERVICE and name.service and name.service.namespace in namespaces:
+            meant = meant or report
+    assert report is not None, "a search path has at least one name"
+    return _forwarded(meant, report) if meant and report.passed_on else report
 
 
-def _then_others(meant: DnsReport, last: DnsReport) -> DnsReport:
+def _forwarded(meant: DnsReport, last: DnsReport) -> DnsReport:
     verdict = f"{meant.verdict}; other servers are asked for {last.name}"
     return msgspec.structs.replace(meant, verdict=verdict, passed_on=True)
 
 
-def _meanings(inquiry: DnsReadings) -> Iterator[NameMeaning]:
-    for name in candidates(inquiry.name, inquiry.namespace, inquiry.domain):
+def _search_path(query: DnsQuery) -> Iterator[ParsedName]:
+    for name in search_path(query.name, query.namespace, query.domain):
         try:
-            yield meaning(name, inquiry.domain)
+            yield parse_name(name, query.domain)
         except (WrongNameError, UnicodeError) as error:
-            raise UsageError(f"{name!r} can be no name: {error}") from None
+            raise UsageError(f"{name!r} is no DNS name: {error}") from None
 
 
-async def _services(
-    client: api.Client, asked: NameMeaning, domain: str
-) -> dict[Key, tuple[Service, tuple[EndpointSlice, ...]]]:
-    """The one that the name is of, and those that it points to; all, where any may have the address."""
-    if asked.kind is NameKind.REVERSE:
-        return await _all_services(client)
-    found: dict[Key, tuple[Service, tuple[EndpointSlice, ...]]] = {}
-    while asked.service and asked.service not in found and len(found) < MAX_ALIASES:
-        try:
-            service = await client.get(SERVICES, asked.service.name, asked.service.namespace)
-        except NotFound:
+async def _read_services(reader: ClusterReader, name: ParsedName, domain: str) -> dict[Key, ServiceSlices]:
+    """The Service of the name and those that its aliases point to; for an address, all Services."""
+    if name.kind is NameKind.REVERSE:
+        return await _read_all_services(reader)
+    services: dict[Key, ServiceSlices] = {}
+    while name.service and name.service not in services and len(services) < MAX_ALIASES:
+        key = name.service
+        service = await reader.find(SERVICES, key.name, key.namespace)
+        if service is None:
             break
-        selector = f"{SERVICE_NAME}={asked.service.name}"
-        slices = (await client.list(ENDPOINT_SLICES, asked.service.namespace, selector=selector)).items
-        found[asked.service] = service, tuple(slices)
+        slices = await reader.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}")
+        services[key] = service, tuple(slices)
         if service.spec.type != "ExternalName":
             break
-        asked = meaning(service.spec.external_name, domain)
-    return found
+        name = parse_name(service.spec.external_name, domain)
+    return services
 
 
-async def _all_services(client: api.Client) -> dict[Key, tuple[Service, tuple[EndpointSlice, ...]]]:
-    slices: dict[Key, list[EndpointSlice]] = {}
-    for each in (await client.list(ENDPOINT_SLICES)).items:
-        owner = Key(each.metadata.namespace, each.metadata.labels.get(SERVICE_NAME, ""))
-        slices.setdefault(owner, []).append(each)
-    services = (await client.list(SERVICES)).items
-    keys = [Key(service.metadata.namespace, service.metadata.name) for service in services]
-    return {key: (service, tuple(slices.get(key, ()))) for key, service in zip(keys, services, strict=True)}
+async def _read_all_services(reader: ClusterReader) -> dict[Key, ServiceSlices]:
+    services, slices = await asyncio.gather(reader.list(SERVICES), reader.list(ENDPOINT_SLICES))
+    by_service: dict[Key, list[EndpointSlice]] = {}
+    for slice_ in slices:
+        by_service.setdefault(service_key(slice_), []).append(slice_)
+    return {key_of(service): (service, tuple(by_service.get(key_of(service), ()))) for service in services}
 
 
-async def _pods(client: api.Client, inquiry: DnsReadings) -> list[Pod]:
-    if not inquiry.locate_by_pods and inquiry.settings.pods is not PodNameRecords.VERIFIED:
+async def _read_pods(reader: ClusterReader, query: DnsQuery) -> list[Pod]:
+    """Only where the server would watch pods, too."""
+    if not query.locate_by_pods and query.zone.pods is not PodNameRecords.VERIFIED:
         return []
-    found = (await client.list(PODS, fields="status.phase!=Succeeded,status.phase!=Failed")).items
-    return [pod for pod in found if not pod.spec.host_network]
+    pods = await reader.list(PODS, fields="status.phase!=Succeeded,status.phase!=Failed")
+    return [pod for pod in pods if not pod.spec.host_network]
 
 
-def _by_address(pods: list[Pod]) -> dict[bytes, str]:
-    found = ((packed(ip.ip), pod.spec.node_name) for pod in pods for ip in pod.status.pod_ips)
-    return {address: node for address, node in found if address and node}
-
-
-async def _client(
-    client: api.Client, inquiry: DnsReadings, nodes: list[Node], pods: Mapping[bytes, str]
+async def _read_client(
+    reader: ClusterReader, query: DnsQuery, nodes: Sequence[Node], addresses: Sequence[tuple[Pod, bytes | None]]
 ) -> DnsClientReport:
-    if inquiry.pod:
-        return await _from_pod(client, inquiry, nodes, pods)
-    if inquiry.node:
-        node = next((each for each in nodes if each.metadata.name == inquiry.node), None)
+    node_of = {address: pod.spec.node_name for pod, address in addresses if address and pod.spec.node_name}
+    if query.pod:
+        return await _read_client_pod(reader, query, nodes, node_of)
+    if query.node:
+        node = next((node for node in nodes if node.metadata.name == query.node), None)
         if node is None:
-            raise ZonewiseError(f"no node {inquiry.node}: `kubectl get nodes` lists them")
-        return on_node(f"a client on node {inquiry.node}", node)
-    if inquiry.address:
-        if packed(inquiry.address.partition("%")[0]) is None:
-            raise UsageError(f"--from-ip {inquiry.address!r} is no address; write one such as 10.0.0.7")
-        return located(inquiry.address, inquiry.address, nodes, pods)
-    return DnsClientReport("anybody", sentence="no client was named: say --from-pod, --from-node or --from-ip")
+            raise ZonewiseError(f"no node {query.node}: `kubectl get nodes` lists them")
+        return client_on_node(f"a client on node {query.node}", node)
+    if query.address:
+        if packed(query.address.partition("%")[0]) is None:
+            raise UsageError(f"--from-ip {query.address!r} is no address; write one such as 10.0.0.7")
+        return locate_client(query.address, query.address, nodes, node_of)
+    return DnsClientReport("any client", sentence="no client was named: use --from-pod, --from-node or --from-ip")
 
 
-async def _from_pod(
-    client: api.Client, inquiry: DnsReadings, nodes: list[Node], pods: Mapping[bytes, str]
+async def _read_client_pod(
+    reader: ClusterReader, query: DnsQuery, nodes: Sequence[Node], node_of: Mapping[bytes, str]
 ) -> DnsClientReport:
-    who = f"pod {inquiry.namespace}/{inquiry.pod}"
-    try:
-        pod = await client.get(PODS, inquiry.pod, inquiry.namespace)
-    except NotFound:
-        raise ZonewiseError(f"no {who}: name its namespace with -n, or write NAMESPACE/NAME") from None
-    address = pod.status.pod_ip or next((each.ip for each in pod.status.pod_ips), "")
+    who = f"pod {query.namespace}/{query.pod}"
+    missing = f"no {who}: name its namespace with -n, or write NAMESPACE/NAME"
+    pod = await reader.get(PODS, query.pod, query.namespace, missing=missing)
+    address = pod.status.pod_ip or next((ip.ip for ip in pod.status.pod_ips), "")
     if not address:
-        raise ZonewiseError(f"{who} has no address yet ({pod.status.phase or 'not started'}): ask when it runs")
-    found = located(who, address, nodes, pods)
+        raise ZonewiseError(f"{who} has no address yet ({pod.status.phase or 'not started'}); try again when it runs")
+    client = locate_client(who, address, nodes, node_of)
     runs_on = pod.spec.node_name
-    if not found.node:
-        advice = "the server finds it with --locate pods" if not inquiry.locate_by_pods else "the server can't find it"
-        return msgspec.structs.replace(found, sentence=f"{found.sentence}; it runs on {runs_on}: {advice}")
-    if found.node != runs_on:
-        return msgspec.structs.replace(found, sentence=f"{found.sentence}, though it runs on {runs_on}")
-    return found
+    if not client.node:
+        advice = "the server can't find it" if query.locate_by_pods else "the server finds it with --locate pods"
+        return msgspec.structs.replace(client, sentence=f"{client.sentence}; it runs on {runs_on}: {advice}")
+    if client.node != runs_on:
+        return msgspec.structs.replace(client, sentence=f"{client.sentence}, though it runs on {runs_on}")
+    return client

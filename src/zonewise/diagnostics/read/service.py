@@ -1,4 +1,4 @@
-"""Reads what it takes to explain one Service, once: from a cluster, or from the objects of a dump."""
+"""Routing of one Service, explained from a live cluster or from the objects of a dump."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.diagnostics.decide.explain import service as service_
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.diagnostics.decide.explain.service_report import ServiceReport
-from zonewise.diagnostics.read import plan
+from zonewise.diagnostics.read.plan import read_data_planes
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.errors import ZonewiseError
-from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import (
     ENDPOINT_SLICES,
     NAMESPACES,
@@ -29,122 +28,108 @@ from zonewise.objects import (
     Service,
     key_of,
 )
-from zonewise.planning.data_plane import UNTOLD, DataPlanes, Overrides, carriers_of
-from zonewise.planning.snapshot import require
+from zonewise.planning.data_plane import NO_OVERRIDES, DataPlanes, Overrides, find_data_planes
+from zonewise.planning.snapshot import require_kinds
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.body import service_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceReadings:
-    """`pod` or `node` is where the client is, or neither for all clients."""
+class ServiceQuery:
+    """`pod` or `node` is where the client runs; neither stands for all clients."""
 
     service: Key
     pod: Key | None = None
     node: str = ""
-    told: Overrides = UNTOLD
+    overrides: Overrides = NO_OVERRIDES
     hints: HintsForm = HintsForm.STABLE
 
 
-async def inquire(client: Client, inquiry: ServiceReadings) -> ServiceReport:
-    key = inquiry.service
-    try:
-        service = await client.get(SERVICES, key.name, key.namespace)
-    except NotFound:
-        known = [key_of(each) for each in (await client.list(SERVICES)).items]
-        raise ZonewiseError(_missing(key, known)) from None
-    nodes, slices, namespace, carriers = await asyncio.gather(
-        client.list(NODES),
-        client.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}"),
-        _namespace(client, key.namespace),
-        plan.read_carriers(client),
-    )
-    home = await _home(client, inquiry.pod)
-    return _explain(inquiry, service, slices.items, nodes.items, namespace, home, carriers)
-
-
-async def _namespace(client: Client, name: str) -> list[Namespace]:
-    """Who may not read it takes it to drain no zone."""
-    try:
-        return [await client.get(NAMESPACES, name)]
-    except Forbidden:
-        return []
-
-
-async def _home(client: Client, pod: Key | None) -> str:
-    if pod is None:
-        return ""
-    try:
-        found = await client.get(PODS, pod.name, pod.namespace)
-    except NotFound:
-        raise ZonewiseError(f"no pod {pod}; `kubectl get pods -n {pod.namespace}` lists them") from None
-    return _node_of(found)
-
-
-def from_dump(objects: Mapping[str, Sequence[Any]], source: str, inquiry: ServiceReadings) -> ServiceReport:
-    """`objects` by kind, as `dump.read` gives them."""
-    services: Sequence[Service] = objects["Service"]
-    service = next((each for each in services if key_of(each) == inquiry.service), None)
+async def explain_service(reader: ClusterReader, query: ServiceQuery) -> ServiceReport:
+    key = query.service
+    service = await reader.find(SERVICES, key.name, key.namespace)
     if service is None:
-        raise ZonewiseError(f"{source}: {_missing(inquiry.service, map(key_of, services))}")
-    require(objects, source, "Node", "EndpointSlice")
-    slices = [each for each in objects["EndpointSlice"] if service_key(each) == inquiry.service]
-    home = _home_in(objects.get("Pod", ()), source, inquiry.pod) if inquiry.pod else ""
-    carriers = carriers_of([*objects["Deployment"], *objects["DaemonSet"]])
-    return _explain(inquiry, service, slices, objects["Node"], objects["Namespace"], home, carriers)
+        raise ZonewiseError(_no_service(key, map(key_of, await reader.list(SERVICES))))
+    nodes, slices, namespace, data_planes, client_node = await asyncio.gather(
+        reader.list(NODES),
+        reader.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}"),
+        reader.get_or_none(NAMESPACES, key.namespace),  # if forbidden, assume no drained zones
+        read_data_planes(reader),
+        _read_client_node(reader, query),
+    )
+    namespaces = [namespace] if namespace else []
+    return _explain(query, service, slices, nodes, namespaces, client_node, data_planes)
 
 
-def _home_in(pods: Iterable[Pod], source: str, pod: Key) -> str:
-    found = next((each for each in pods if key_of(each) == pod), None)
-    if found is None:
-        raise ZonewiseError(f"{source}: no pod {pod} in it; add pods to the dump, or say --from-node")
-    return _node_of(found)
+async def _read_client_node(reader: ClusterReader, query: ServiceQuery) -> str:
+    if query.pod is None:
+        return query.node
+    missing = f"no pod {query.pod}; `kubectl get pods -n {query.pod.namespace}` lists them"
+    return _node_of(await reader.get(PODS, query.pod.name, query.pod.namespace, missing=missing))
+
+
+def explain_service_from_dump(objects: Mapping[str, Sequence[Any]], source: str, query: ServiceQuery) -> ServiceReport:
+    """`objects` by kind, as `dump.read` returns them."""
+    services: Sequence[Service] = objects["Service"]
+    service = next((service for service in services if key_of(service) == query.service), None)
+    if service is None:
+        raise ZonewiseError(f"{source}: {_no_service(query.service, map(key_of, services))}")
+    require_kinds(objects, source, "Node", "EndpointSlice")
+    slices = [slice_ for slice_ in objects["EndpointSlice"] if service_key(slice_) == query.service]
+    client_node = _client_node_in(objects.get("Pod", ()), source, query.pod) if query.pod else query.node
+    data_planes = find_data_planes([*objects["Deployment"], *objects["DaemonSet"]])
+    return _explain(query, service, slices, objects["Node"], objects["Namespace"], client_node, data_planes)
+
+
+def _client_node_in(pods: Iterable[Pod], source: str, key: Key) -> str:
+    pod = next((pod for pod in pods if key_of(pod) == key), None)
+    if pod is None:
+        raise ZonewiseError(f"{source}: no pod {key} in it; add pods to the dump, or use --from-node")
+    return _node_of(pod)
 
 
 def _node_of(pod: Pod) -> str:
     if not pod.spec.node_name:
-        raise ZonewiseError(f"pod {key_of(pod)} is on no node yet: ask when it is scheduled")
+        raise ZonewiseError(f"pod {key_of(pod)} is not scheduled to a node yet; try again when it is")
     return pod.spec.node_name
 
 
 def _explain(
-    inquiry: ServiceReadings,
+    query: ServiceQuery,
     service: Service,
     slices: Sequence[EndpointSlice],
     nodes: Sequence[Node],
     namespaces: Sequence[Namespace],
-    home: str,
-    carriers: DataPlanes,
+    client_node: str,
+    data_planes: DataPlanes,
 ) -> ServiceReport:
-    node = home or inquiry.node
-    names = [each.metadata.name for each in nodes]
-    if node and node not in names:
-        near = difflib.get_close_matches(node, names, n=1)
-        raise ZonewiseError(
-            f"no node {node}{f'; did you mean {near[0]}?' if near else ''}; `kubectl get nodes` lists them"
-        )
-    who = f"pod {inquiry.pod} on node {node}" if inquiry.pod else f"node {node}" if node else ""
-    return service_.explain(
+    names = [node.metadata.name for node in nodes]
+    if client_node and client_node not in names:
+        near = difflib.get_close_matches(client_node, names, n=1)
+        suggestion = f"; did you mean {near[0]}?" if near else ""
+        raise ZonewiseError(f"no node {client_node}{suggestion}; `kubectl get nodes` lists them")
+    client = f"node {client_node}" if client_node else ""
+    return build_service_report(
         service,
         slices,
         nodes,
         namespaces,
-        client=who,
-        node=node,
-        carriers=inquiry.told.over(carriers),
-        hints=inquiry.hints,
+        client=f"pod {query.pod} on {client}" if query.pod else client,
+        node=client_node,
+        data_planes=query.overrides.apply_to(data_planes),
+        hints=query.hints,
     )
 
 
-def _missing(key: Key, known: Iterable[Key]) -> str:
-    """Says where there is one of that name, or the nearest name."""
-    names = list(known)
-    elsewhere = [str(each) for each in names if each.name == key.name]
-    here = [each.name for each in names if each.namespace == key.namespace]
-    near = difflib.get_close_matches(key.name, here, n=1)
-    if elsewhere:
-        return f"no Service {key}; there is {', '.join(elsewhere[:3])}: name its namespace with -n"
+def _no_service(key: Key, services: Iterable[Key]) -> str:
+    """Names a Service of that name in another namespace, or the one with the nearest name."""
+    keys = list(services)
+    same_name = [str(other) for other in keys if other.name == key.name]
+    same_namespace = [other.name for other in keys if other.namespace == key.namespace]
+    near = difflib.get_close_matches(key.name, same_namespace, n=1)
+    if same_name:
+        return f"no Service {key}; there is {', '.join(same_name[:3])}: name its namespace with -n"
     if near:
         return f"no Service {key}; did you mean {key.namespace}/{near[0]}?"
-    some = ", ".join(map(str, names[:3]))
-    return f"no Service {key}; there {'are' if len(names) > 1 else 'is'} {some or 'none'}{' and others' if len(names) > 3 else ''}"
+    some = ", ".join(map(str, keys[:3]))
+    return f"no Service {key}; there {'are' if len(keys) > 1 else 'is'} {some or 'none'}{' and others' if len(keys) > 3 else ''}"

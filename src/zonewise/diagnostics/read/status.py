@@ -1,21 +1,19 @@
-"""Reads from a cluster, once, what its state is told by. What may not be read is left out, and said."""
+"""The state of a live cluster for `zonewise status`, and the traffic counters of its node proxies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from zonewise.api.names import APP_NAME_LABEL, APP_PROXY
 from zonewise.diagnostics.decide.status import assemble
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.report import ClusterStatus
-from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, MeasuredTraffic, read_bytes
+from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
-from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, PODS, SERVICES, Pod, Resource
+from zonewise.kube.wire.errors import ApiError, Forbidden
+from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, PODS, SERVICES, Pod
 from zonewise.objects.admissionregistration import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -24,59 +22,38 @@ from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
 
-T = TypeVar("T")
-
-_OURS: Final = f"{APP_NAME_LABEL} in ({','.join(COMPONENTS)})"
-MOST_PROXIES: Final = 500
-_AT_ONCE: Final = 8
+_OUR_WORKLOADS: Final = f"{APP_NAME_LABEL} in ({','.join(COMPONENTS)})"
+MAX_PROXIES: Final = 500
+_MAX_CONCURRENT_SCRAPES: Final = 8
 _SCRAPE_SECONDS: Final = 3.0
 _METRICS_PORT: Final = 10356
 
 
-async def survey(client: Client, now: datetime | None = None, *, traffic: bool = True) -> ClusterStatus:
-    return assemble.assemble(await read(client, traffic=traffic), now or datetime.now(UTC))
-
-
-async def read(client: Client, *, traffic: bool = True) -> ClusterSnapshot:
-    """Nodes, Services and slices are asked for; raises ApiError where even these can't be had."""
-    unread: list[str] = []
-
-    async def may(resource: Resource[T], *, selector: str = "", fields: str = "") -> list[T]:
-        try:
-            return (await client.list(resource, selector=selector, fields=fields)).items
-        except NotFound:
-            return []  # a cluster that does not know the kind has none
-        except Forbidden as error:
-            unread.append(f"{resource.plural}: {error.message}")
-            return []
-
-    async def named(resource: Resource[T], names: Iterable[str]) -> list[T]:
-        found = await asyncio.gather(*(may(resource, fields=f"metadata.name={name}") for name in names))
-        return [each for part in found for each in part]
-
+async def read_cluster_snapshot(reader: ClusterReader, *, traffic: bool = True) -> ClusterSnapshot:
+    """Raises ApiError if nodes, Services or slices can't be read. All else is optional."""
     version, nodes, services, slices = await asyncio.gather(
-        client.version(), client.list(NODES), client.list(SERVICES), client.list(ENDPOINT_SLICES)
+        reader.client.version(), reader.list(NODES), reader.list(SERVICES), reader.list(ENDPOINT_SLICES)
     )
     namespaces, deployments, daemon_sets, leases, budgets, volumes = await asyncio.gather(
-        may(NAMESPACES),
-        may(DEPLOYMENTS, selector=_OURS),
-        may(DAEMON_SETS, selector=_OURS),
-        named(LEASES, assemble.LEASES),
-        may(TOPOLOGY_DISRUPTION_BUDGETS),
-        may(PERSISTENT_VOLUMES),
+        reader.list_or_empty(NAMESPACES),
+        reader.list_or_empty(DEPLOYMENTS, selector=_OUR_WORKLOADS),
+        reader.list_or_empty(DAEMON_SETS, selector=_OUR_WORKLOADS),
+        reader.list_named(LEASES, assemble.LEASE_DUTIES),
+        reader.list_or_empty(TOPOLOGY_DISRUPTION_BUDGETS),
+        reader.list_or_empty(PERSISTENT_VOLUMES),
     )
     mutating, validating, measured = await asyncio.gather(
-        named(MUTATING_WEBHOOK_CONFIGURATIONS, assemble.CONFIGURATIONS),
-        named(VALIDATING_WEBHOOK_CONFIGURATIONS, assemble.CONFIGURATIONS),
-        measure(client) if traffic else _nothing_measured(),
+        reader.list_named(MUTATING_WEBHOOK_CONFIGURATIONS, assemble.WEBHOOK_CONFIGURATIONS),
+        reader.list_named(VALIDATING_WEBHOOK_CONFIGURATIONS, assemble.WEBHOOK_CONFIGURATIONS),
+        measure_traffic(reader.client) if traffic else _not_measured(),
     )
     return ClusterSnapshot(
-        server=client.access.server,
+        server=reader.client.access.server,
         version=version,
-        nodes=nodes.items,
+        nodes=nodes,
         namespaces=namespaces,
-        services=services.items,
-        slices=slices.items,
+        services=services,
+        slices=slices,
         deployments=deployments,
         daemon_sets=daemon_sets,
         leases=leases,
@@ -84,47 +61,46 @@ async def read(client: Client, *, traffic: bool = True) -> ClusterSnapshot:
         budgets=budgets,
         volumes=volumes,
         traffic=measured,
-        unread=sorted(set(unread)),
+        unread=reader.unread,
     )
 
 
-async def _nothing_measured() -> MeasuredTraffic:
+async def _not_measured() -> MeasuredTraffic:
     return MeasuredTraffic(problem="not asked for")
 
 
-async def measure(client: Client) -> MeasuredTraffic:
-    """Asks the proxies' pods through the API server: from anywhere, with rights on pods/proxy where they run and no other.
+async def measure_traffic(client: Client) -> MeasuredTraffic:
+    """Scrapes the proxies' pods through the API server. This works from anywhere, and needs `get` of pods/proxy only.
 
-    Few at once and each for a moment only: figures that are late are no figures.
+    A slow proxy is left out after three seconds: late figures would be compared with recent ones.
     """
-    try:
-        pods = (await client.list(PODS, selector=f"{APP_NAME_LABEL}={APP_PROXY}")).items
-    except Forbidden as error:
-        return MeasuredTraffic(problem=error.message, forbidden=True)
+    reader = ClusterReader(client)
+    pods = await reader.list_or_empty(PODS, selector=f"{APP_NAME_LABEL}={APP_PROXY}")
+    if reader.unread:
+        return MeasuredTraffic(problem=reader.unread[0], forbidden=True)
     running = [pod for pod in pods if pod.status.phase == "Running"]
-    turn = asyncio.Semaphore(_AT_ONCE)
-    answers = await asyncio.gather(*(_scrape(client, pod, turn) for pod in running[:MOST_PROXIES]))
-    by_node: dict[str, Bytes] = {}
-    silent: dict[str, ApiError] = {}
-    for pod, told in zip(running, answers, strict=False):
-        if isinstance(told, ApiError):
-            silent[pod.spec.node_name] = told
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_SCRAPES)
+    replies = await asyncio.gather(*(_scrape(client, pod, slots) for pod in running[:MAX_PROXIES]))
+    by_node: dict[str, ByteCounters] = {}
+    errors: dict[str, ApiError] = {}
+    for pod, reply in zip(running, replies, strict=False):
+        if isinstance(reply, ApiError):
+            errors[pod.spec.node_name] = reply
         else:
-            by_node[pod.spec.node_name] = told
-    problem = next((" ".join(error.message.split()) for error in silent.values()), "")
-    if not problem and len(running) > MOST_PROXIES:
-        problem = f"only {MOST_PROXIES} are asked"
-    forbidden = any(isinstance(error, Forbidden) for error in silent.values())
-    return MeasuredTraffic(by_node, len(pods), problem, tuple(silent), forbidden)
+            by_node[pod.spec.node_name] = reply
+    problem = next((" ".join(error.message.split()) for error in errors.values()), "")
+    if not problem and len(running) > MAX_PROXIES:
+        problem = f"only {MAX_PROXIES} are asked"
+    forbidden = any(isinstance(error, Forbidden) for error in errors.values())
+    return MeasuredTraffic(by_node, len(pods), problem, tuple(errors), forbidden)
 
 
-async def _scrape(client: Client, pod: Pod, turn: asyncio.Semaphore) -> Bytes | ApiError:
-    """What it counted, or why that is not known."""
+async def _scrape(client: Client, pod: Pod, slots: asyncio.Semaphore) -> ByteCounters | ApiError:
     name = f"{quote(pod.metadata.name, safe='')}:{_METRICS_PORT}"
     path = f"{PODS.path(pod.metadata.namespace)}/{name}/proxy/metrics"
-    async with turn:
+    async with slots:
         try:
             body = await client.request("GET", path, params={"name[]": METRIC}, deadline_seconds=_SCRAPE_SECONDS)
         except ApiError as error:
             return error
-    return read_bytes(body.decode(errors="replace"))
+    return parse_counters(body.decode(errors="replace"))

@@ -1,7 +1,8 @@
-"""Reads from a cluster, once, what `volumeaccount` needs to speak of a claim's volume. Changes nothing."""
+"""The volume of a claim, explained from a live cluster: its pool, its domain, and which nodes reach it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,11 +12,14 @@ from zonewise.ceph.decide import parameters, pool_choice, takeover
 from zonewise.ceph.decide.domains import DomainLabels, describe
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.takeover import DOCUMENT, NO_TAKEOVERS, TakeoverError, TakeoverMap
-from zonewise.diagnostics.decide.explain import volume as explain_volume
-from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReport
+from zonewise.diagnostics.decide.explain.volume import (
+    VolumeFacts,
+    VolumeReport,
+    build_unbound_report,
+    build_volume_report,
+)
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import ApiError, NotFound
 from zonewise.objects import CONFIG_MAPS, NODES, Key, Node, Resource
 from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 
@@ -25,30 +29,29 @@ STORAGE_CLASSES: Final[Resource[dict[str, Any]]] = Resource(
 
 
 class ForeignVolume(ZonewiseError):  # noqa: N818 - a fact about a volume
-    """The volume is another driver's."""
+    """The volume belongs to another driver."""
 
 
-async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: Key) -> VolumeReport:
-    try:
-        found = await client.get(PERSISTENT_VOLUME_CLAIMS, claim.name, claim.namespace)
-    except NotFound:
-        raise ZonewiseError(f"no claim {claim}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
-    nodes = (await client.list(NODES)).items
-    data, problems = await _config(client, config_map)
-    if not found.spec.volume_name:
-        return await _waiting(client, claim, found.spec.storage_class_name or "", nodes, labels, data, problems)
-    volume = await client.get(PERSISTENT_VOLUMES.whole(), found.spec.volume_name)
+async def explain_claim(reader: ClusterReader, claim: Key, labels: DomainLabels, config_map: Key) -> VolumeReport:
+    missing = f"no claim {claim}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME"
+    spec = (await reader.get(PERSISTENT_VOLUME_CLAIMS, claim.name, claim.namespace, missing=missing)).spec
+    nodes, (data, problems) = await asyncio.gather(reader.list(NODES), _read_config(reader, config_map))
+    if not spec.volume_name:
+        return await _explain_unbound(reader, claim, spec.storage_class_name or "", nodes, labels, data, problems)
+    missing = f"{claim} is bound to volume {spec.volume_name}, which does not exist"
+    volume = await reader.get(PERSISTENT_VOLUMES.whole(), spec.volume_name, missing=missing)
     if volume["spec"].get("csi", {}).get("driver") != CSI_DRIVER:
-        raise ForeignVolume(f"{claim} has volume {found.spec.volume_name}, which {CSI_DRIVER} did not make")
-    said, unread = _takeovers(data, labels)
-    return explain_volume.account(VolumeFacts(str(claim), volume, nodes, labels, said, (*problems, *unread)))
+        raise ForeignVolume(f"{claim} has volume {spec.volume_name}, which {CSI_DRIVER} did not make")
+    takeovers, errors = _takeovers(data, labels)
+    return build_volume_report(VolumeFacts(str(claim), volume, nodes, labels, takeovers, (*problems, *errors)))
 
 
-async def _config(client: Client, place: Key) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    try:
-        return (await client.get(CONFIG_MAPS, place.name, place.namespace)).data, ()
-    except ApiError as error:
-        return {}, (f"the config map {place} can't be read, so takeovers and pools are not known: {error}",)
+async def _read_config(reader: ClusterReader, key: Key) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    config_map = await reader.get_or_none(CONFIG_MAPS, key.name, key.namespace)
+    if config_map is not None:
+        return config_map.data, ()
+    why = "forbidden" if reader.is_forbidden(CONFIG_MAPS, key.name, key.namespace) else "not found"
+    return {}, (f"config map {key} can't be read ({why}), so takeovers and pools are not known",)
 
 
 def _takeovers(data: Mapping[str, str], labels: DomainLabels) -> tuple[TakeoverMap, tuple[str, ...]]:
@@ -58,28 +61,29 @@ def _takeovers(data: Mapping[str, str], labels: DomainLabels) -> tuple[TakeoverM
         return NO_TAKEOVERS, (str(error),)
 
 
-async def _waiting(
-    client: Client,
+async def _explain_unbound(
+    reader: ClusterReader,
     claim: Key,
-    name: str,
+    class_name: str,
     nodes: Sequence[Node],
     labels: DomainLabels,
     data: Mapping[str, str],
     problems: tuple[str, ...],
 ) -> VolumeReport:
+    """The pools that a volume would be made in, by the domain of the first pod that uses it."""
+    storage_class = await reader.find(STORAGE_CLASSES, class_name) if class_name else {}
+    if storage_class is None:
+        return build_unbound_report(str(claim), class_name, (), (*problems, f"class {class_name}: not found"))
+    if storage_class.get("provisioner") != CSI_DRIVER:
+        raise ForeignVolume(f"{claim} is of class {class_name or 'none'}, which {CSI_DRIVER} does not serve")
     try:
-        found = await client.get(STORAGE_CLASSES, name) if name else {}
-        if found.get("provisioner") != CSI_DRIVER:
-            raise ForeignVolume(f"{claim} is of class {name or 'none'}, which {CSI_DRIVER} does not serve")
-        said = parameters.parse_parameters(
-            found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names
-        )
-    except (CsiError, UsageError, NotFound) as error:
-        return explain_volume.waiting(str(claim), name, (), (*problems, f"class {name}: {error}"))
-    domains = sorted({labels.segments(node.metadata.labels) for node in nodes})
-    chosen = []
-    for segments in domains:
-        fitting = pool_choice.narrowest_rules(said, segments) if segments else ()
+        pool_config = config.parse(data.get(DOCUMENT, "{}"))
+        rules = parameters.parse_parameters(storage_class.get("parameters") or {}, pool_config, labels.names)
+    except (CsiError, UsageError) as error:
+        return build_unbound_report(str(claim), class_name, (), (*problems, f"class {class_name}: {error}"))
+    pools = []
+    for segments in sorted({labels.segments(node.metadata.labels) for node in nodes}):
+        fitting = pool_choice.narrowest_rules(rules, segments) if segments else ()
         names = ", ".join(rule.pool for rule in fitting) or "any of its pools: none is for this domain"
-        chosen.append((describe(segments), names))
-    return explain_volume.waiting(str(claim), name, chosen, problems)
+        pools.append((describe(segments), names))
+    return build_unbound_report(str(claim), class_name, pools, problems)

@@ -1,6 +1,6 @@
-"""Namespaces covered by the eviction webhook, read from its registration in the API server.
+"""Guarded namespaces: those in which API servers call the eviction webhook, from the registered configuration.
 
-`explain eviction` and `drain --plan` read it once: a budget in a namespace that is not covered holds nothing.
+`explain eviction` and `drain --plan` use it: where the webhook is not called, a budget refuses nothing.
 """
 
 from __future__ import annotations
@@ -8,27 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from zonewise.api.names import DISRUPTION_CONFIGURATION
 from zonewise.disruption.webhook.registration import EVICTIONS
-from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import Forbidden, NotFound
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.topology import LabelSelector
 
 _NONE: Final = LabelSelector(None)
-_ALL: Final = LabelSelector(())
 _NAME: Final = "kubernetes.io/metadata.name"
 _WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
-
-
-async def read_guarding(client: Client) -> LabelSelector:
-    """A selector of namespaces by their labels. If forbidden, assume that all are guarded."""
-    try:
-        return guarding(await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION))
-    except NotFound:
-        return _NONE
-    except Forbidden:
-        return _ALL
 
 
 def guarding(registered: WebhookConfiguration) -> LabelSelector:
@@ -37,5 +23,5 @@ def guarding(registered: WebhookConfiguration) -> LabelSelector:
 
 
 def is_guarded(guarding: LabelSelector, namespace: str, labels: Mapping[str, str]) -> bool:
-    """`labels` may be empty if they are forbidden; the name label is added."""
+    """`labels` are empty if they may not be read; the name label is known without them."""
     return guarding.matches({_NAME: namespace, **labels})

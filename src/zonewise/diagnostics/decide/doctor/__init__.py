@@ -1,1 +1,1 @@
-"""`zonewise doctor`: checks and findings. Pure."""
+"""Checks of `zonewise doctor`, and their findings. Pure."""

@@ -1,6 +1,6 @@
-"""The doctor: everything that is looked at, and what is found, each with what to do about it. Pure.
+"""The doctor's checks of Zonewise and of Services, and the whole diagnosis. Pure.
 
-`clusterchecks` looks at the cluster itself; this at Zonewise in it and at the Services, and puts it all together.
+`cluster_checks` has the checks of the cluster itself.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, STOCK_M
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Diagnosis, Finding, FindingLevel, counted
-from zonewise.diagnostics.decide.status.assemble import CONFIGURATIONS, assemble
+from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
-SOON: Final = timedelta(days=7)
-_NAMED: Final = 3
+CERTIFICATE_WARNING: Final = timedelta(days=7)
+_MAX_NAMED: Final = 3
 
 
 def diagnose(
     facts: DoctorFacts, now: datetime, hints: HintsForm = HintsForm.STABLE, *, before_install: bool = False
 ) -> Diagnosis:
-    """`before_install` looks at nothing that only an installed Zonewise has."""
-    status = assemble(facts.seen, now, hints)
+    """`before_install` skips checks that need an installed Zonewise."""
+    status = build_status(facts.snapshot, now, hints)
     findings = [*check_cluster(facts, now), *check_nodes(facts), *check_data_plane(facts)]
     if not before_install:
         findings += check_zonewise(facts, status, now)
     findings += check_services(facts, status)
     return Diagnosis(
         at=status.at,
-        server=facts.seen.server,
-        version=facts.seen.version,
+        server=facts.snapshot.server,
+        version=facts.snapshot.version,
         installed=status.installed,
-        wrong=sum(found.level is FindingLevel.WRONG for found in findings),
-        notes=sum(found.level is FindingLevel.NOTE for found in findings),
+        wrong=sum(finding.level is FindingLevel.WRONG for finding in findings),
+        notes=sum(finding.level is FindingLevel.NOTE for finding in findings),
         findings=tuple(findings),
     )
 
 
 def check_zonewise(facts: DoctorFacts, status: ClusterStatus, now: datetime) -> Iterator[Finding]:
     if not status.installed:
-        sentence = "Zonewise is not installed here"
+        sentence = "Zonewise is not installed"
         yield Finding(CheckGroup.ZONEWISE, "NotInstalled", FindingLevel.NOTE, sentence, "zonewise install")
         return
-    troubles = {"ComponentNotReady", "NoLeader", "WebhookDown"}
-    found = [each for each in status.troubles if each.code in troubles]
-    for trouble in found:
-        yield Finding(CheckGroup.ZONEWISE, trouble.code, FindingLevel.WRONG, trouble.sentence, trouble.remedy)
-    if not found:
-        yield Finding(CheckGroup.ZONEWISE, "Running", FindingLevel.FINE, _what_runs(status))
+    codes = {"ComponentNotReady", "NoLeader", "WebhookDown"}
+    problems = [problem for problem in status.troubles if problem.code in codes]
+    for problem in problems:
+        yield Finding(CheckGroup.ZONEWISE, problem.code, FindingLevel.WRONG, problem.sentence, problem.remedy)
+    if not problems:
+        yield Finding(CheckGroup.ZONEWISE, "Running", FindingLevel.FINE, _running(status))
     yield from _reached(facts)
     yield from _certificates(facts, now)
     yield from _component_rights(facts)
@@ -68,20 +68,20 @@ def check_zonewise(facts: DoctorFacts, status: ClusterStatus, now: datetime) -> 
             CheckGroup.ZONEWISE,
             "NoBudgetKind",
             FindingLevel.WRONG,
-            "the cluster knows no TopologyDisruptionBudget",
+            "TopologyDisruptionBudgets are not defined in the cluster",
             fix,
         )
 
 
-def _what_runs(status: ClusterStatus) -> str:
+def _running(status: ClusterStatus) -> str:
     names = [component.name.removeprefix("zonewise-") for component in status.components]
-    return f"everything is ready: {', '.join(names)}" if names else "it runs outside of the cluster, and leads"
+    return f"all components are ready: {', '.join(names)}" if names else "it runs outside of the cluster, and leads"
 
 
 def _reached(facts: DoctorFacts) -> Iterator[Finding]:
     for name, problem in facts.reached.items():
         if problem is None:
-            sentence = f"whether the API server reaches webhook {name} can't be tried with your rights"
+            sentence = f"you may not check whether the API server reaches webhook {name}"
             fix = "allow `get` of services/proxy where it runs, or ask an administrator to run this"
             yield Finding(CheckGroup.ZONEWISE, "WebhookUntried", FindingLevel.UNKNOWN, sentence, fix, (name,))
         elif problem:
@@ -95,47 +95,47 @@ def _reached(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _certificates(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
-    fix = "restart `zonewise webhook`: it renews its certificates and tells the API server"
+    fix = "restart `zonewise webhook`: it renews its certificates and updates the webhook configuration"
     good: dict[str, datetime] = {}
-    for configuration in facts.seen.webhooks:
+    for configuration in facts.snapshot.webhooks:
         for webhook in configuration.webhooks:
             if not webhook.client_config.ca_bundle:
-                continue  # told already: nothing trusts it
-            ends = _ends(webhook.client_config.ca_bundle)
-            if ends is None:
+                continue  # reported already as WebhookDown
+            expiry = _expiry(webhook.client_config.ca_bundle)
+            if expiry is None:
                 sentence = f"the caBundle of webhook {webhook.name} is no certificate"
                 yield Finding(
                     CheckGroup.ZONEWISE, "CertificateUnreadable", FindingLevel.WRONG, sentence, fix, (webhook.name,)
                 )
-            elif ends <= now:
-                sentence = f"the certificate authority of webhook {webhook.name} expired at {ends:%Y-%m-%d %H:%M} UTC"
+            elif expiry <= now:
+                sentence = f"the certificate authority of webhook {webhook.name} expired at {expiry:%Y-%m-%d %H:%M} UTC"
                 yield Finding(
                     CheckGroup.ZONEWISE, "CertificateExpired", FindingLevel.WRONG, sentence, fix, (webhook.name,)
                 )
-            elif ends <= now + SOON:
-                sentence = f"the certificate authority of webhook {webhook.name} expires at {ends:%Y-%m-%d %H:%M} UTC"
+            elif expiry <= now + CERTIFICATE_WARNING:
+                sentence = f"the certificate authority of webhook {webhook.name} expires at {expiry:%Y-%m-%d %H:%M} UTC"
                 yield Finding(
                     CheckGroup.ZONEWISE, "CertificateExpires", FindingLevel.NOTE, sentence, fix, (webhook.name,)
                 )
             else:
-                good[webhook.name] = ends
+                good[webhook.name] = expiry
     if good:
-        sentence = f"the certificate authorities of webhooks hold until {min(good.values()):%Y-%m-%d}"
+        sentence = f"the certificate authorities of webhooks are valid until {min(good.values()):%Y-%m-%d}"
         yield Finding(CheckGroup.ZONEWISE, "Certificate", FindingLevel.FINE, sentence, objects=tuple(good))
 
 
-def _ends(bundle: str) -> datetime | None:
-    """When the last of them does: while one is renewed, both are in the bundle."""
+def _expiry(bundle: str) -> datetime | None:
+    """Of the certificate that expires last: during renewal the bundle has two."""
     try:
-        found = x509.load_pem_x509_certificates(base64.b64decode(bundle))
+        certificates = x509.load_pem_x509_certificates(base64.b64decode(bundle))
     except (ValueError, binascii.Error):
         return None
-    return max(each.not_valid_after_utc for each in found).astimezone(UTC)
+    return max(certificate.not_valid_after_utc for certificate in certificates).astimezone(UTC)
 
 
 def _component_rights(facts: DoctorFacts) -> Iterator[Finding]:
     for name, rights in facts.running.items():
-        missing = [str(need) for need, allowed in rights.items() if not allowed]
+        missing = [str(right) for right, allowed in rights.items() if not allowed]
         if missing:
             sentence = f"{name} may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
             fix = "zonewise install --diff shows what its roles lack; zonewise install puts them back"
@@ -152,57 +152,57 @@ def check_services(facts: DoctorFacts, status: ClusterStatus) -> Iterator[Findin
         (ServiceState.CUT_OFF, "CutOff", FindingLevel.WRONG, "{have} clients that reach no endpoint by their rule"),
         (ServiceState.NOT_IN_FORCE, "NotInForce", FindingLevel.NOTE, "{have} a policy that is not in force"),
     ):
-        those = [service for service in status.services if service.state is state]
-        if those:
-            yield _about(code, level, those, words, f"zonewise explain service {those[0].outlook.key}")
-    odd = [service for service in status.services if service.outlook.complaints]
-    if odd:
-        yield _about(
+        affected = [service for service in status.services if service.state is state]
+        if affected:
+            yield _services_finding(code, level, affected, words, f"zonewise explain service {affected[0].outlook.key}")
+    with_complaints = [service for service in status.services if service.outlook.complaints]
+    if with_complaints:
+        yield _services_finding(
             "Complaints",
             FindingLevel.NOTE,
-            odd,
-            f"{{say}} what has no effect, such as {_quoted(odd[0].outlook.complaints[0])}",
+            with_complaints,
+            f"{{have}} settings without effect, such as {_quoted(with_complaints[0].outlook.complaints[0])}",
             "zonewise plan -o wide",
         )
-    lossy = list(_losses(status))
-    yield from lossy
+    with_losses = list(_losses(status))
+    yield from with_losses
     if (
         status.services
-        and not (odd or lossy)
+        and not (with_complaints or with_losses)
         and not status.states[ServiceState.CUT_OFF] + status.states[ServiceState.NOT_IN_FORCE]
     ):
         yield Finding(
-            CheckGroup.SERVICES, "Services", FindingLevel.FINE, f"{len(status.services)} Services are as they ask to be"
+            CheckGroup.SERVICES, "Services", FindingLevel.FINE, f"{len(status.services)} Services have no problem"
         )
 
 
 def _losses(status: ClusterStatus) -> Iterator[Finding]:
-    """What stock components won't do of what is asked. Headless Services are no proxy's, but DNS's."""
-    lossy = [service for service in status.services if service.outlook.losses]
-    headless = [service for service in lossy if STOCK_DNS_LOSS in service.outlook.losses]
-    others = [service for service in lossy if service not in headless]
-    if others:
-        first = others[0].outlook
-        words = f"{{ask}} what stock proxies can't do: {_quoted(first.losses[0])}"
+    """Policies that stock components can't implement: kube-proxy, or DNS for headless Services."""
+    with_losses = [service for service in status.services if service.outlook.losses]
+    headless = [service for service in with_losses if STOCK_DNS_LOSS in service.outlook.losses]
+    proxied = [service for service in with_losses if service not in headless]
+    if proxied:
+        first = proxied[0].outlook
+        words = f"{{have}} a policy that stock proxies can't implement: {_quoted(first.losses[0])}"
         fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={PROXY_NAME}"
-        yield _about("NeedsProxy", FindingLevel.NOTE, others, words, fix)
+        yield _services_finding("NeedsProxy", FindingLevel.NOTE, proxied, words, fix)
     if headless:
-        words = "{ask} what stock DNS can't do: it gives the clients of a headless Service every endpoint"
-        yield _about("NeedsDNS", FindingLevel.NOTE, headless, words, "zonewise install --only dns")
+        words = "{have} a policy that stock DNS can't implement: it gives clients of a headless Service every endpoint"
+        yield _services_finding("NeedsDNS", FindingLevel.NOTE, headless, words, "zonewise install --only dns")
 
 
 def _contested(facts: DoctorFacts) -> Iterator[Finding]:
-    """Two controllers that each write all slices of a Service double its endpoints."""
+    """Two controllers that write slices of the same Service double its endpoints."""
     managers: dict[Key, set[str]] = {}
-    for found in facts.seen.slices:
-        if (key := service_key(found)).name:
-            managers.setdefault(key, set()).add(found.metadata.labels.get(MANAGED_BY, ""))
+    for slice_ in facts.snapshot.slices:
+        if (key := service_key(slice_)).name:
+            managers.setdefault(key, set()).add(slice_.metadata.labels.get(MANAGED_BY, ""))
     contested = [key for key, names in managers.items() if STOCK_MANAGER in names and len(names - {""}) > 1]
     if contested:
         others = sorted({name for key in contested for name in managers[key]} - {STOCK_MANAGER, ""})
-        some = ", ".join(map(str, contested[:_NAMED]))
+        some = ", ".join(map(str, contested[:_MAX_NAMED]))
         sentence = f"{len(contested)} Services have slices by {', '.join(others)} beside the stock controller's: {some}"
-        fix = "let one controller write a Service's slices; `kubectl get endpointslices --show-labels` tells whose they are"
+        fix = "let one controller write a Service's slices; `kubectl get endpointslices --show-labels` shows who manages them"
         yield Finding(
             CheckGroup.SERVICES, "TwoControllers", FindingLevel.NOTE, sentence, fix, tuple(map(str, contested))
         )
@@ -212,22 +212,24 @@ def _other_webhooks(facts: DoctorFacts) -> Iterator[Finding]:
     names = [
         configuration.metadata.name
         for configuration in facts.other_webhooks
-        if configuration.metadata.name not in CONFIGURATIONS
+        if configuration.metadata.name not in WEBHOOK_CONFIGURATIONS
         and any("endpointslices" in rule.resources for webhook in configuration.webhooks for rule in webhook.rules)
     ]
     if names:
-        sentence = f"other webhooks change EndpointSlices, too: {', '.join(names[:_NAMED])}"
-        fix = "see that they write no hints: whoever is called last has the last word"
+        sentence = f"other webhooks also change EndpointSlices: {', '.join(names[:_MAX_NAMED])}"
+        fix = "make sure that they write no hints: the webhook called last wins"
         yield Finding(CheckGroup.SERVICES, "OtherWebhooks", FindingLevel.NOTE, sentence, fix, tuple(names))
 
 
-def _about(code: str, level: FindingLevel, services: Sequence[RoutingStatus], words: str, fix: str) -> Finding:
+def _services_finding(
+    code: str, level: FindingLevel, services: Sequence[RoutingStatus], words: str, fix: str
+) -> Finding:
     names = tuple(str(service.outlook.key) for service in services)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    sentence = f"{counted(len(names), 'Service', words)}: {', '.join(names[:_NAMED])}{more}"
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    sentence = f"{counted(len(names), 'Service', words)}: {', '.join(names[:_MAX_NAMED])}{more}"
     return Finding(CheckGroup.SERVICES, code, level, sentence, fix, names)
 
 
 def _quoted(sentence: str) -> str:
-    """What a Service says may look like anything, a verb in braces too."""
+    """Replaces braces: annotation values may contain them, and `counted` would read a verb there."""
     return sentence.replace("{", "(").replace("}", ")")

@@ -1,4 +1,4 @@
-"""The doctor's look at a cluster as it is without Zonewise: server, clocks, rights, labels, and who carries traffic. Pure."""
+"""The doctor's checks of the cluster itself: server, clocks, rights, node labels and data plane. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 from zonewise.api.names import BETA_REGION, BETA_ZONE
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Finding, FindingLevel, counted
-from zonewise.diagnostics.decide.explain.data_plane import minor_of, tells_version
+from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
 from zonewise.objects import Node
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
 from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_ready
 
 OLDEST_MINOR: Final = 24
-"""Before it, hints were behind a feature gate that was off."""
+"""In older versions the feature gate of hints is off by default."""
 BUDGETS_MINOR: Final = 30
-"""ValidatingAdmissionPolicies, which guard deletes, are v1 since then."""
-_TOLERATED_SECONDS: Final = 5.0
-_LATE_SECONDS: Final = 60.0
-_NAMED: Final = 5
+"""The first version with ValidatingAdmissionPolicy v1, which guards deletes."""
+_MAX_SKEW_SECONDS: Final = 5.0
+_MAX_SILENT_SECONDS: Final = 60.0
+_MAX_NAMED: Final = 5
 _MODE: Final = re.compile(r"^\s*mode:\s*[\"']?(\w*)", re.MULTILINE)
 _MINOR: Final = re.compile(r"v?1\.(\d+)")
 
@@ -36,18 +36,18 @@ def check_cluster(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
 def _server(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.live:
         return
-    found = _MINOR.match(facts.seen.version)
-    minor = int(found[1]) if found else 0
-    said = f"the API server answers: {facts.seen.version}" + (f", as {facts.user}" if facts.user else "")
+    match = _MINOR.match(facts.snapshot.version)
+    minor = int(match[1]) if match else 0
+    server = f"the API server answers: {facts.snapshot.version}" + (f", as {facts.user}" if facts.user else "")
     if minor >= BUDGETS_MINOR:
-        yield _fine(CheckGroup.CLUSTER, "Server", said)
+        yield _fine(CheckGroup.CLUSTER, "Server", server)
     elif minor >= OLDEST_MINOR:
-        sentence = f"{said}; budgets need 1.{BUDGETS_MINOR} to guard deletes (ValidatingAdmissionPolicy)"
+        sentence = f"{server}; budgets need 1.{BUDGETS_MINOR} to guard deletes (ValidatingAdmissionPolicy)"
         yield Finding(
             CheckGroup.CLUSTER, "ServerOld", FindingLevel.NOTE, sentence, "upgrade, or use budgets for evictions only"
         )
     else:
-        sentence = f"{said}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
+        sentence = f"{server}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
         yield Finding(
             CheckGroup.CLUSTER, "ServerTooOld", FindingLevel.WRONG, sentence, f"upgrade to 1.{OLDEST_MINOR} or later"
         )
@@ -56,7 +56,7 @@ def _server(facts: DoctorFacts) -> Iterator[Finding]:
 def _clock(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.ahead_seconds is None:
         return
-    if abs(facts.ahead_seconds) <= _TOLERATED_SECONDS:
+    if abs(facts.ahead_seconds) <= _MAX_SKEW_SECONDS:
         yield _fine(CheckGroup.CLUSTER, "Clock", "this machine's clock agrees with the API server's")
         return
     way = "ahead of" if facts.ahead_seconds > 0 else "behind"
@@ -71,24 +71,24 @@ def _clock(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _node_clocks(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
-    """A node that is ready renews its lease all the time, by its own clock."""
-    ready = {node.metadata.name for node in facts.seen.nodes if is_ready(node)}
+    """A ready node renews its lease every few seconds, by its own clock."""
+    ready = {node.metadata.name for node in facts.snapshot.nodes if is_ready(node)}
     ahead, late = list[str](), list[str]()
     for lease in facts.node_leases:
         if lease.metadata.name not in ready or not lease.spec.renew_time:
             continue
         silent = (now - datetime.fromisoformat(lease.spec.renew_time)).total_seconds() - (facts.ahead_seconds or 0.0)
-        if silent < -_TOLERATED_SECONDS:
+        if silent < -_MAX_SKEW_SECONDS:
             ahead.append(lease.metadata.name)
-        elif silent > _LATE_SECONDS:
+        elif silent > _MAX_SILENT_SECONDS:
             late.append(lease.metadata.name)
     if ahead or late:
-        yield _about(
+        yield _nodes_finding(
             CheckGroup.CLUSTER,
             "NodeClockSkew",
             FindingLevel.NOTE,
             [*ahead, *late],
-            "{have} a clock that is off by more than a few seconds, or {write} no lease",
+            "{have} a clock that is off by more than a few seconds, or {renew} no lease",
             "set the nodes' clocks by NTP",
         )
     elif facts.node_leases:
@@ -98,7 +98,7 @@ def _node_clocks(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
 def _rights(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.allowed:
         return
-    missing = [str(need) for need, allowed in facts.allowed.items() if not allowed]
+    missing = [str(right) for right, allowed in facts.allowed.items() if not allowed]
     if missing:
         sentence = f"you may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
         fix = "ask an administrator to run `zonewise install`, or for these rights"
@@ -108,13 +108,13 @@ def _rights(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def check_nodes(facts: DoctorFacts) -> Iterator[Finding]:
-    """Nodes of the control plane send and serve hardly anything, and may stay without labels."""
-    nodes = [node for node in facts.seen.nodes if not is_control_plane(node.metadata.labels)]
+    """Control plane nodes need no labels: they have hardly any traffic."""
+    nodes = [node for node in facts.snapshot.nodes if not is_control_plane(node.metadata.labels)]
     if not nodes:
         yield Finding(CheckGroup.NODES, "NoNodes", FindingLevel.WRONG, "there is no worker node", "add nodes")
         return
-    found = [*_zones(nodes), *_regions(nodes), *_capacities(nodes)]
-    yield from found
+    findings = [*_zones(nodes), *_regions(nodes), *_capacities(nodes)]
+    yield from findings
     zones = {zone for node in nodes if (zone := node.metadata.labels.get(ZONE))}
     if len(zones) == 1:
         sentence = f"all nodes are in one zone, {next(iter(zones))}: there is nothing to keep traffic in"
@@ -125,31 +125,31 @@ def check_nodes(facts: DoctorFacts) -> Iterator[Finding]:
             sentence,
             "use same-node policies, or spread nodes over zones",
         )
-    elif not found:
+    elif not findings:
         yield _fine(CheckGroup.NODES, "Labels", f"{len(nodes)} nodes in {len(zones)} zones, all labelled")
 
 
 def _zones(nodes: Sequence[Node]) -> Iterator[Finding]:
-    said = {_name(node): (node.metadata.labels.get(ZONE), node.metadata.labels.get(BETA_ZONE)) for node in nodes}
-    old = [name for name, (today, beta) in said.items() if beta and not today]
-    without = [name for name, (today, beta) in said.items() if not today and not beta]
+    labels_of = {_name(node): (node.metadata.labels.get(ZONE), node.metadata.labels.get(BETA_ZONE)) for node in nodes}
+    old = [name for name, (current, beta) in labels_of.items() if beta and not current]
+    without = [name for name, (current, beta) in labels_of.items() if not current and not beta]
     differ = [
         _name(node)
         for node in nodes
-        for today, beta in ((ZONE, BETA_ZONE), (REGION, BETA_REGION))
-        if (labels := node.metadata.labels).get(today) and labels.get(beta, labels[today]) != labels[today]
+        for current, beta in ((ZONE, BETA_ZONE), (REGION, BETA_REGION))
+        if (labels := node.metadata.labels).get(current) and labels.get(beta, labels[current]) != labels[current]
     ]
     if without:
         fix = f"kubectl label node {without[0]} {ZONE}=ZONE"
         words = "{have} no zone label: clients there use every endpoint, and stock automatic hints are off for all"
-        yield _about(CheckGroup.NODES, "ZoneMissing", FindingLevel.WRONG, without, words, fix)
+        yield _nodes_finding(CheckGroup.NODES, "ZoneMissing", FindingLevel.WRONG, without, words, fix)
     if old:
         fix = f"kubectl label node {old[0]} {ZONE}=ZONE, and let the cloud provider's controller do it for new ones"
         words = f"{{have}} the old label {BETA_ZONE} only, which stock components no longer read"
-        yield _about(CheckGroup.NODES, "OldLabels", FindingLevel.WRONG, old, words, fix)
+        yield _nodes_finding(CheckGroup.NODES, "OldLabels", FindingLevel.WRONG, old, words, fix)
     if differ:
-        words = "{say} one thing in the old labels and another in today's, which counts"
-        yield _about(
+        words = "{have} beta labels that contradict the current ones, which count"
+        yield _nodes_finding(
             CheckGroup.NODES,
             "LabelsDiffer",
             FindingLevel.NOTE,
@@ -163,29 +163,33 @@ def _regions(nodes: Sequence[Node]) -> Iterator[Finding]:
     without = [_name(node) for node in nodes if not {REGION, BETA_REGION} & node.metadata.labels.keys()]
     if without:
         fix = f"kubectl label node {without[0]} {REGION}=REGION, where regions matter to you"
-        yield _about(CheckGroup.NODES, "RegionMissing", FindingLevel.NOTE, without, "{have} no region label", fix)
+        yield _nodes_finding(
+            CheckGroup.NODES, "RegionMissing", FindingLevel.NOTE, without, "{have} no region label", fix
+        )
 
 
 def _capacities(nodes: Sequence[Node]) -> Iterator[Finding]:
     without = [_name(node) for node in nodes if is_ready(node) and not capacity_of(node).cpu_millis]
     if without:
-        words = "{report} no allocatable CPU: automatic hints can't be shared out by it"
-        yield _about(
-            CheckGroup.NODES, "NoCPU", FindingLevel.WRONG, without, words, f"look at the kubelet of {without[0]}"
+        words = "{report} no allocatable CPU: automatic hints can't be weighted by it"
+        yield _nodes_finding(
+            CheckGroup.NODES, "NoCPU", FindingLevel.WRONG, without, words, f"check the kubelet of {without[0]}"
         )
-    away = [_name(node) for node in nodes if not is_ready(node)]
-    if away:
-        words = "{are} not ready, and {count} for nothing"
-        yield _about(CheckGroup.NODES, "NotReady", FindingLevel.NOTE, away, words, f"kubectl describe node {away[0]}")
+    not_ready = [_name(node) for node in nodes if not is_ready(node)]
+    if not_ready:
+        words = "{are} not ready, and {add} no capacity"
+        yield _nodes_finding(
+            CheckGroup.NODES, "NotReady", FindingLevel.NOTE, not_ready, words, f"kubectl describe node {not_ready[0]}"
+        )
 
 
 def check_data_plane(facts: DoctorFacts) -> Iterator[Finding]:
-    names = {found.metadata.name for found in facts.daemon_sets}
+    names = {daemon_set.metadata.name for daemon_set in facts.daemon_sets}
     if "cilium" in names and (facts.cilium_config or {}).get("kube-proxy-replacement") in {"true", "strict"}:
         yield from _cilium(facts)
     elif names & {"kube-router", "antrea-agent"}:
         other = min(names & {"kube-router", "antrea-agent"})
-        sentence = f"{other} may carry Services in kube-proxy's place, with rules of its own for hints"
+        sentence = f"{other} may replace kube-proxy, with rules of its own for hints"
         yield Finding(
             CheckGroup.DATA_PLANE,
             "OtherDataPlane",
@@ -196,31 +200,31 @@ def check_data_plane(facts: DoctorFacts) -> Iterator[Finding]:
     elif facts.kube_proxy_config is not None or "kube-proxy" in names:
         yield from _kube_proxy(facts)
     elif facts.live:
-        sentence = "no kube-proxy is to be seen: it may run outside of pods, or something else carries Services"
+        sentence = "no kube-proxy was found: it may run outside of pods, or another data plane serves Services"
         yield Finding(
             CheckGroup.DATA_PLANE,
             "NoKubeProxy",
             FindingLevel.UNKNOWN,
             sentence,
-            "see that what carries Services heeds hints",
+            "check that the data plane follows hints",
         )
     yield from _versions(facts)
 
 
 def _cilium(facts: DoctorFacts) -> Iterator[Finding]:
     if (facts.cilium_config or {}).get("enable-service-topology") == "true":
-        yield _fine(CheckGroup.DATA_PLANE, "Cilium", "Cilium carries Services, and heeds hints")
+        yield _fine(CheckGroup.DATA_PLANE, "Cilium", "Cilium serves Services, and follows hints")
         return
-    sentence = "Cilium carries Services in kube-proxy's place, and ignores hints"
+    sentence = "Cilium replaces kube-proxy, and ignores hints"
     fix = "cilium config set enable-service-topology true (Helm: loadBalancer.serviceTopology=true)"
     yield Finding(CheckGroup.DATA_PLANE, "CiliumIgnoresHints", FindingLevel.WRONG, sentence, fix)
 
 
 def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
-    found = _MODE.search(facts.kube_proxy_config or "")
-    mode = (found[1] if found else "") or "iptables"
+    match = _MODE.search(facts.kube_proxy_config or "")
+    mode = (match[1] if match else "") or "iptables"
     if mode == "userspace":
-        sentence = "kube-proxy runs in mode userspace, which knows no hints"
+        sentence = "kube-proxy runs in mode userspace, which ignores hints"
         yield Finding(
             CheckGroup.DATA_PLANE,
             "KubeProxyMode",
@@ -229,16 +233,16 @@ def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
             "set mode: nftables or iptables in its config",
         )
     else:
-        yield _fine(CheckGroup.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which heeds hints")
+        yield _fine(CheckGroup.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which follows hints")
 
 
 def _versions(facts: DoctorFacts) -> Iterator[Finding]:
-    told = [node for node in facts.seen.nodes if tells_version(node)]
+    versioned = [node for node in facts.snapshot.nodes if has_version(node)]
     by_minor: dict[int, list[str]] = {}
-    for node in told:
-        by_minor.setdefault(minor_of(node), []).append(_name(node))
+    for node in versioned:
+        by_minor.setdefault(kubelet_minor(node), []).append(_name(node))
     too_old = [name for minor, names in by_minor.items() if minor < OLDEST_MINOR for name in names]
-    picky = [
+    conditional = [
         name
         for minor, names in by_minor.items()
         if OLDEST_MINOR <= minor < FIRST_MINOR_THAT_ALWAYS_HEEDS
@@ -246,14 +250,14 @@ def _versions(facts: DoctorFacts) -> Iterator[Finding]:
     ]
     if too_old:
         words = f"{{are}} older than 1.{OLDEST_MINOR}: the kube-proxy ignores hints"
-        yield _about(CheckGroup.DATA_PLANE, "ProxyTooOld", FindingLevel.WRONG, too_old, words, "upgrade them")
-    if picky:
+        yield _nodes_finding(CheckGroup.DATA_PLANE, "ProxyTooOld", FindingLevel.WRONG, too_old, words, "upgrade them")
+    if conditional:
         words = (
-            f"{{are}} older than 1.{FIRST_MINOR_THAT_ALWAYS_HEEDS}: kube-proxy heeds hints only of annotated Services"
+            f"{{are}} older than 1.{FIRST_MINOR_THAT_ALWAYS_HEEDS}: kube-proxy follows hints only of annotated Services"
         )
         fix = "annotate Services with service.kubernetes.io/topology-mode: Auto, or upgrade"
-        yield _about(CheckGroup.DATA_PLANE, "ProxyPicky", FindingLevel.NOTE, picky, words, fix)
-    if told and not too_old and not picky:
+        yield _nodes_finding(CheckGroup.DATA_PLANE, "ProxyPicky", FindingLevel.NOTE, conditional, words, fix)
+    if versioned and not too_old and not conditional:
         oldest = min(by_minor)
         node_hints = (
             ""
@@ -271,8 +275,10 @@ def _fine(group: CheckGroup, code: str, sentence: str) -> Finding:
     return Finding(group, code, FindingLevel.FINE, sentence)
 
 
-def _about(group: CheckGroup, code: str, level: FindingLevel, names: Sequence[str], words: str, fix: str) -> Finding:
+def _nodes_finding(
+    group: CheckGroup, code: str, level: FindingLevel, names: Sequence[str], words: str, fix: str
+) -> Finding:
     distinct = tuple(dict.fromkeys(names))
-    more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
-    sentence = f"{counted(len(distinct), 'node', words)}: {', '.join(distinct[:_NAMED])}{more}"
+    more = f" and {len(distinct) - _MAX_NAMED} more" if len(distinct) > _MAX_NAMED else ""
+    sentence = f"{counted(len(distinct), 'node', words)}: {', '.join(distinct[:_MAX_NAMED])}{more}"
     return Finding(group, code, level, sentence, fix, distinct)

@@ -1,4 +1,4 @@
-"""What the doctor looks at, as plain values: `examination` reads them from a cluster, a dump has some of them."""
+"""Input of the doctor's checks, read from a live cluster or, in part, from a dump."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from zonewise.objects.apps import DaemonSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorFacts:
-    """None stands for what could not be found out.
+    """None stands for a fact that may not be read.
 
-    `ahead_seconds` is how far this machine's clock is ahead of the API server's. `reached` has a line per webhook: empty
-    where the API server reaches it, None where nobody may try. `allowed` are rights of whoever asks, `running` those of
-    components by name.
+    `ahead_seconds`: how far this machine's clock is ahead of the API server's. `reached`, by webhook: empty if the API
+    server reaches it, else why not; None if the probe is forbidden. `allowed`: rights of the caller. `running`: rights of
+    the components by name.
     """
 
-    seen: ClusterSnapshot
+    snapshot: ClusterSnapshot
     live: bool = True
     ahead_seconds: float | None = None
     user: str = ""

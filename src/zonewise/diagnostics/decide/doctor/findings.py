@@ -1,18 +1,19 @@
-"""What `zonewise doctor` tells, as values: the fields of its JSON.
+"""The report of `zonewise doctor`: the fields of its JSON.
 
-Users write alerts on the codes: one is never given another meaning, only added.
+Alerts depend on the codes: they are added to, and keep their meaning.
 """
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 
 class FindingLevel(StrEnum):
-    """`Wrong` makes the exit code 1; `Note` is worth knowing; `Unknown` could not be looked at."""
+    """`Wrong` makes the exit code 1; `Note` is informational; `Unknown` could not be checked."""
 
     FINE = "Fine"
     NOTE = "Note"
@@ -29,7 +30,7 @@ class CheckGroup(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
-    """`sentence` says what was found, `fix` what to do about it, `objects` whom it concerns."""
+    """`fix` says what to do; `objects` names what is concerned."""
 
     group: CheckGroup
     code: str
@@ -49,12 +50,12 @@ class Diagnosis(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     findings: tuple[Finding, ...]
 
 
-_VERB = re.compile(r"\{(\w+)\}")
-_SINGULAR = {"are": "is", "have": "has"}
+_VERB: Final = re.compile(r"\{(\w+)\}")
+_SINGULAR: Final = {"are": "is", "have": "has"}
 
 
 def counted(number: int, noun: str, words: str) -> str:
-    """`words` with their verbs in braces, which follow the number: `{have} no zone label`."""
+    """`words` have their verbs in braces, which agree with the number: `{have} no zone label`."""
     if number == 1:
-        return f"1 {noun} {_VERB.sub(lambda found: _SINGULAR.get(found[1], f'{found[1]}s'), words)}"
-    return f"{number} {noun}s {_VERB.sub(lambda found: found[1], words)}"
+        return f"1 {noun} {_VERB.sub(lambda verb: _SINGULAR.get(verb[1], f'{verb[1]}s'), words)}"
+    return f"{number} {noun}s {_VERB.sub(lambda verb: verb[1], words)}"

@@ -1,7 +1,7 @@
-"""What the clients of one node really get from a Service's slices, by whoever carries its traffic there. Pure.
+"""The endpoints that clients on a node get from a Service's present slices, by data plane. Pure.
 
-Three carry it: the Zonewise proxy (Services that are labelled for it), a stock kube-proxy (the others), and DNS, ours or
-a stock one (headless Services, whose clients choose by themselves). Each is asked by its own functions.
+The data planes are the Zonewise proxy (Services labelled for it), a stock kube-proxy (other Services), and DNS, ours or a
+stock one (headless Services, whose clients choose an address). Each is modelled by its own functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MINOR: Final = re.compile(r"v?1\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class EndpointsForClient:
-    """Addresses and their weights, why, and the decision behind it where the carrier made one itself."""
+    """Addresses with weights, the reason, and the decision if the data plane made one itself."""
 
     shares: Mapping[str, float]
     reason: RoutingReason
@@ -58,103 +58,105 @@ class DataPlaneView:
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
-def given(scene: DataPlaneView, front: ServiceFrontend, node: Node, carrier: DataPlane) -> EndpointsForClient:
-    match carrier:
+def endpoints_for(view: DataPlaneView, front: ServiceFrontend, node: Node, data_plane: DataPlane) -> EndpointsForClient:
+    match data_plane:
         case DataPlane.ZONEWISE_PROXY | DataPlane.OTHER:
-            return _by_our_proxy(scene, front, node)
+            return _by_our_proxy(view, front, node)
         case DataPlane.DNS:
-            return _by_dns(scene, front, node)
+            return _by_dns(view, front, node)
         case DataPlane.STOCK_DNS:
-            return by_stock_dns(scene, front)
+            return stock_dns_endpoints(view, front)
         case _:
-            return by_kube_proxy(scene, front, node)
+            return kube_proxy_endpoints(view, front, node)
 
 
-def _by_our_proxy(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
-    place = NodePlace(node.metadata.name, scene.cluster, scene.namespaces)
-    slices = _watched(scene, place.zone)
-    found = find_targets(scene.service, front.port, slices, place, front.family)
-    local = scene.service.spec.internal_traffic_policy == "Local"
-    shares = dict.fromkeys(found.local, 1.0) if local else found.cluster
-    choice = choose(found.decision, scene.cluster, node.metadata.name) if found.decision else None
+def _by_our_proxy(view: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
+    location = NodePlace(node.metadata.name, view.cluster, view.namespaces)
+    slices = _watched(view, location.zone)
+    targets = find_targets(view.service, front.port, slices, location, front.family)
+    local = view.service.spec.internal_traffic_policy == "Local"
+    shares = dict.fromkeys(targets.local, 1.0) if local else targets.cluster
+    choice = choose(targets.decision, view.cluster, node.metadata.name) if targets.decision else None
     by_address = {target.address: share for target, share in shares.items()}
-    return EndpointsForClient(by_address, _local(by_address) if local else found.reason, found.decision, choice)
+    return EndpointsForClient(
+        by_address, _local_reason(by_address) if local else targets.reason, targets.decision, choice
+    )
 
 
-def _watched(scene: DataPlaneView, zone: str) -> Sequence[EndpointSlice]:
-    """A node's proxy hears of groups for other zones only where it would have no endpoint at all."""
-    if not zone or is_stranded(scene.service, scene.slices, zone):
-        return scene.slices
+def _watched(view: DataPlaneView, zone: str) -> Sequence[EndpointSlice]:
+    """A node's proxy watches groups of other zones only if it would have no endpoint otherwise."""
+    if not zone or is_stranded(view.service, view.slices, zone):
+        return view.slices
     ours = {CONSUMER_ALL, CONSUMER_SHARED, zone}
-    return [found for found in scene.slices if found.metadata.labels.get(CONSUMER, CONSUMER_ALL) in ours]
+    return [slice_ for slice_ in view.slices if slice_.metadata.labels.get(CONSUMER, CONSUMER_ALL) in ours]
 
 
-def by_kube_proxy(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
-    """As if no other proxy were named: what is compared is what comes of the slices."""
-    service = _unlabelled(scene.service)
+def kube_proxy_endpoints(view: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
+    """Ignores labels for another proxy: the comparison is about the slices."""
+    service = _unlabelled(view.service)
     choice = stock_choice(
         service,
         front.port,
-        [_unlabelled(found) for found in scene.slices],
+        [_unlabelled(slice_) for slice_ in view.slices],
         node,
         family=front.family,
-        minor=minor_of(node),
+        minor=kubelet_minor(node),
     )
     local = service.spec.internal_traffic_policy == "Local"
-    shares = {_address(written): 1.0 for written in (choice.local if local else choice.cluster)}
+    shares = {_address(target): 1.0 for target in (choice.local if local else choice.cluster)}
     reason = choice.reason
     if local and traffic_policies(service, front.port, front.family).uses_cluster:
-        reason = _local(shares)
+        reason = _local_reason(shares)
     return EndpointsForClient(shares, reason)
 
 
-def _local(shares: Mapping[str, float]) -> RoutingReason:
+def _local_reason(shares: Mapping[str, float]) -> RoutingReason:
     sentence = f"internalTrafficPolicy Local leaves the {len(shares)} endpoints on the client's node"
     remedy = "" if shares else "run an endpoint on the node, or set internalTrafficPolicy to Cluster"
     return RoutingReason(RoutingCode.PROXY_LOCAL_ONLY, sentence, {"chosen": len(shares)}, remedy=remedy)
 
 
-def _by_dns(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
-    """As the Zonewise DNS server answers; a stock one gives every ready endpoint to everybody."""
-    said = scene.namespaces.get(scene.service.metadata.namespace, {})
-    drain = drained_zones(scene.service, said, scene.cluster.node_drains)
-    slices = [found for found in scene.slices if found.address_type == front.family]
-    made = decisions(scene.service, ready_by_family(slices), scene.cluster, drain)
-    if not made:
+def _by_dns(view: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
+    """As the Zonewise DNS server answers."""
+    annotations = view.namespaces.get(view.service.metadata.namespace, {})
+    drain = drained_zones(view.service, annotations, view.cluster.node_drains)
+    slices = [slice_ for slice_ in view.slices if slice_.address_type == front.family]
+    family_decisions = decisions(view.service, ready_by_family(slices), view.cluster, drain)
+    if not family_decisions:
         return EndpointsForClient(
             {},
             RoutingReason(RoutingCode.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready"),
         )
-    choice = choose(made[0], scene.cluster, node.metadata.name)
-    return EndpointsForClient(choice.shares, choice.reason, made[0], choice)
+    choice = choose(family_decisions[0], view.cluster, node.metadata.name)
+    return EndpointsForClient(choice.shares, choice.reason, family_decisions[0], choice)
 
 
-def by_stock_dns(scene: DataPlaneView, front: ServiceFrontend) -> EndpointsForClient:
-    slices = [found for found in scene.slices if found.address_type == front.family]
-    ready = [endpoint.addresses[0] for found in ready_by_family(slices) for endpoint in found if endpoint.addresses]
-    sentence = f"stock DNS answers with all {len(ready)} ready endpoints, whoever asks"
+def stock_dns_endpoints(view: DataPlaneView, front: ServiceFrontend) -> EndpointsForClient:
+    slices = [slice_ for slice_ in view.slices if slice_.address_type == front.family]
+    ready = [endpoint.addresses[0] for group in ready_by_family(slices) for endpoint in group if endpoint.addresses]
+    sentence = f"stock DNS answers with all {len(ready)} ready endpoints to every client"
     return EndpointsForClient(
         dict.fromkeys(ready, 1.0), RoutingReason(RoutingCode.BALANCED, sentence, {"ready": len(ready)})
     )
 
 
-def tells_version(node: Node) -> bool:
+def has_version(node: Node) -> bool:
     return _MINOR.match(node.status.node_info.kubelet_version) is not None
 
 
-def minor_of(node: Node) -> int:
-    """Of the node's Kubernetes; the latest where it does not say."""
-    found = _MINOR.match(node.status.node_info.kubelet_version)
-    return min(int(found[1]), LATEST_MINOR) if found else LATEST_MINOR
+def kubelet_minor(node: Node) -> int:
+    """Minor version of Kubernetes on the node; the latest if it reports none."""
+    match = _MINOR.match(node.status.node_info.kubelet_version)
+    return min(int(match[1]), LATEST_MINOR) if match else LATEST_MINOR
 
 
-def _unlabelled(viewed: T) -> T:
-    labels = viewed.metadata.labels
+def _unlabelled(item: T) -> T:
+    labels = item.metadata.labels
     if PROXY_NAME_LABEL not in labels:
-        return viewed
+        return item
     kept = {key: value for key, value in labels.items() if key != PROXY_NAME_LABEL}
-    return msgspec.structs.replace(viewed, metadata=msgspec.structs.replace(viewed.metadata, labels=kept))
+    return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, labels=kept))
 
 
-def _address(written: str) -> str:
-    return written.rpartition(":")[0].strip("[]")
+def _address(target: str) -> str:
+    return target.rpartition(":")[0].strip("[]")

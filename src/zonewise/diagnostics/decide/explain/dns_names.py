@@ -1,5 +1,6 @@
-"""What a name of the cluster's domain asks for, and under which names a pod's resolver looks for it. For people to read:
-the server itself looks names up as wholes, and takes apart only what it has not been asked for yet (see `table`).
+"""Names of the cluster's domain: the object that each refers to, and the search path of a pod's resolver.
+
+Used for explanations only: the server looks up whole names, and parses only those that are not in its table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from zonewise.dns.wire.names import labels_of, to_text, to_wire
 from zonewise.objects import Key
 
 NDOTS: Final = 5
-"""Pods' resolvers try a name with fewer dots in the search path first."""
+"""A pod's resolver tries names with fewer dots in the search path first."""
 
 
 class NameKind(StrEnum):
@@ -23,13 +24,13 @@ class NameKind(StrEnum):
     POD = "Pod"
     REVERSE = "Reverse"
     OTHER = "Other"
-    """The domain itself, a namespace, and whatever else may stand in the domain."""
+    """The domain itself, a namespace, or any other name in the domain."""
     FOREIGN = "Foreign"
 
 
 @dataclass(frozen=True, slots=True)
-class NameMeaning:
-    """`detail` is what stands before the Service: a port, a host name, a zone; or a pod's address with dashes."""
+class ParsedName:
+    """`detail` is the part before the Service: a port, a host name or a zone; for a pod, its address with dashes."""
 
     name: str
     kind: NameKind
@@ -37,40 +38,40 @@ class NameMeaning:
     detail: str = ""
 
 
-def meaning(name: str, domain: str) -> NameMeaning:
-    """`name` as people write it; WrongNameError where it can be no name."""
+def parse_name(name: str, domain: str) -> ParsedName:
+    """`name` in text form. Raises WrongNameError if it is no DNS name."""
     wire, suffix = to_wire(name), to_wire(domain)
-    found, end = labels_of(wire), labels_of(suffix)
-    labels = [label.decode("ascii", "replace") for label in found[: len(found) - len(end)]]
+    all_labels, end = labels_of(wire), labels_of(suffix)
+    labels = [label.decode("ascii", "replace") for label in all_labels[: len(all_labels) - len(end)]]
     full = to_text(wire)
-    if found[len(labels) :] != end:
+    if all_labels[len(labels) :] != end:
         reverse = full.endswith((".in-addr.arpa.", ".ip6.arpa."))
-        return NameMeaning(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
+        return ParsedName(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
     match labels:
         case [address, _namespace, "pod"]:
-            return NameMeaning(full, NameKind.POD, detail=address)
+            return ParsedName(full, NameKind.POD, detail=address)
         case [*front, service, namespace, "svc"]:
             return _of_service(full, Key(namespace, service), front)
         case _:
-            return NameMeaning(full, NameKind.OTHER)
+            return ParsedName(full, NameKind.OTHER)
 
 
-def _of_service(full: str, service: Key, front: list[str]) -> NameMeaning:
+def _of_service(full: str, service: Key, front: list[str]) -> ParsedName:
     match front:
         case []:
-            return NameMeaning(full, NameKind.SERVICE, service)
+            return ParsedName(full, NameKind.SERVICE, service)
         case [port, protocol] if port.startswith("_") and protocol.startswith("_"):
-            return NameMeaning(full, NameKind.PORT, service, f"{port[1:]}/{protocol[1:]}")
+            return ParsedName(full, NameKind.PORT, service, f"{port[1:]}/{protocol[1:]}")
         case [*zone, "pin" | "prefer", "_zone"] if zone:
-            return NameMeaning(full, NameKind.ZONE, service, ".".join(zone))
+            return ParsedName(full, NameKind.ZONE, service, ".".join(zone))
         case [host]:
-            return NameMeaning(full, NameKind.ENDPOINT, service, host)
+            return ParsedName(full, NameKind.ENDPOINT, service, host)
         case _:
-            return NameMeaning(full, NameKind.OTHER, service)
+            return ParsedName(full, NameKind.OTHER, service)
 
 
-def candidates(name: str, namespace: str, domain: str) -> list[str]:
-    """The names that a pod's resolver asks for, one after the other, until one exists."""
+def search_path(name: str, namespace: str, domain: str) -> list[str]:
+    """The names that a pod's resolver queries, in order, until one exists."""
     end = domain.strip(".")
     plain = name.rstrip(".")
     if name.endswith(".") or f".{plain}".endswith(f".{end}") or plain.endswith(".arpa"):

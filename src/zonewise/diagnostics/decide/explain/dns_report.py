@@ -1,6 +1,6 @@
-"""What `zonewise explain dns` tells, as values: the fields of its JSON, and how each follows from objects; `routing.account` tells of decisions.
+"""The report of `zonewise explain dns`: the fields of its JSON, and the location of its client.
 
-Users read these fields in scripts: one is never renamed, only added.
+Scripts read these fields: they are added to, never renamed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ClientFoundBy(StrEnum):
 
 
 class DnsReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`passed_on` where other servers are asked for the name, or for where it points; in the end, where the answer is
-    that it does not exist: resolvers ask for the name as it was written last.
+    """`passed_on`: the query for the name, or for the target of its alias, is forwarded to other servers. It is also set
+    if the name does not exist in the cluster, but the resolver's last query, for the name as written, is forwarded.
     """
 
     name: str
@@ -58,7 +58,7 @@ class DnsServiceReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DnsClientReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Who asks; `sentence` says how its node was found, or why none was."""
+    """The client; `sentence` says how its node was found, or why none was."""
 
     who: str
     address: str = ""
@@ -68,38 +68,38 @@ class DnsClientReport(msgspec.Struct, frozen=True, rename="camel"):
     sentence: str = ""
 
 
-def of_service(service: Service) -> DnsServiceReport:
+def dns_service_report(service: Service) -> DnsServiceReport:
     headless = service.spec.type != "ExternalName" and is_headless(service)
     kind = "Headless" if headless else service.spec.type
     return DnsServiceReport(service.metadata.namespace, service.metadata.name, kind)
 
 
-def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
-    """Where the server finds a client of that address; `pods` are nodes by address where it locates by pods."""
+def locate_client(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
+    """The node on which the server locates that address. `pods` has nodes by pod address, if it locates by pods."""
     name = client_locations(nodes, pods).node_of(address)
-    node = next((each for each in nodes if each.metadata.name == name), None)
+    node = next((node for node in nodes if node.metadata.name == name), None)
     if node is None:
-        ranges = sum(bool(each.spec.pod_cidrs) for each in nodes)
+        ranges = sum(bool(node.spec.pod_cidrs) for node in nodes)
         sentence = f"{address} is no node's address and in no pod range ({ranges} of {len(nodes)} nodes have one)"
         return DnsClientReport(who, address, sentence=sentence)
-    found_by, sentence = _traced(address, node, pods)
+    found_by, sentence = _found_by(address, node, pods)
     return DnsClientReport(who, address, name, zone_of(node.metadata.labels) or "", found_by, sentence)
 
 
-def on_node(who: str, node: Node) -> DnsClientReport:
+def client_on_node(who: str, node: Node) -> DnsClientReport:
     name = node.metadata.name
     return DnsClientReport(
         who, "", name, zone_of(node.metadata.labels) or "", ClientFoundBy.NAMED, f"asked for a client on {name}"
     )
 
 
-def _traced(address: str, node: Node, pods: Mapping[bytes, str]) -> tuple[ClientFoundBy, str]:
-    found = client_address(address)
-    assert found is not None, "a node was found for it"
-    if found in node_addresses(node):
+def _found_by(address: str, node: Node, pods: Mapping[bytes, str]) -> tuple[ClientFoundBy, str]:
+    packed = client_address(address)
+    assert packed is not None, "a node was found for it"
+    if packed in node_addresses(node):
         return ClientFoundBy.NODE_ADDRESS, f"{address} is the node's own address"
-    if found in pods:
+    if packed in pods:
         return ClientFoundBy.POD_ADDRESS, f"{address} is the address of a pod there"
     ranges = (ip_network(text, strict=False) for text in node.spec.pod_cidrs)
-    within = next(each for each in ranges if ip_address(found) in each)
+    within = next(pod_range for pod_range in ranges if ip_address(packed) in pod_range)
     return ClientFoundBy.POD_RANGE, f"{address} is in the node's pod range {within}"

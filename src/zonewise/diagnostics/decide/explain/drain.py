@@ -1,6 +1,6 @@
-"""What `zonewise drain --plan -o json` tells, as values. Pure.
+"""The report of `zonewise drain --plan`: the fields of its JSON. Pure.
 
-Users read these fields in scripts: one is never renamed, only added.
+Scripts read these fields: they are added to, never renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DrainChargeReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LeavingPod(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`held_by` is why it was not in the wave before."""
+    """`held_by`: why it is not in the previous wave."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ class StayingPod(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class WaveReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`after_others`: it waits for what is disrupted now to be whole again."""
+    """`after_others`: it starts once the present disruptions are over."""
 
     node: str
     after_others: bool
@@ -53,9 +53,9 @@ class WaveReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DrainReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`never` are pods that no waiting would let go, `passed_over` those that a drain leaves alone.
+    """`never` are pods that stay however long the drain waits; `passed_over` are pods that a drain skips.
 
-    While the `leader` is in trouble no pod goes that is charged.
+    While the `leader` has a problem, no pod leaves that is charged to a budget.
     """
 
     waves: tuple[WaveReport, ...]
@@ -64,26 +64,26 @@ class DrainReport(msgspec.Struct, frozen=True, rename="camel"):
     leader: LeaderReport
 
 
-def account_of(plan: DrainPlan, leader: LeaderReport) -> DrainReport:
+def build_drain_report(plan: DrainPlan, leader: LeaderReport) -> DrainReport:
     waves = tuple(WaveReport(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
     return DrainReport(waves, tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)), leader)
 
 
-def _leaving(each: LeavingPlan) -> LeavingPod:
+def _leaving(plan: LeavingPlan) -> LeavingPod:
     return LeavingPod(
-        namespace=each.pod.namespace,
-        name=each.pod.name,
-        node=each.pod.node,
-        charges=tuple(DrainChargeReport(*budget, domain) for budget, domain in each.charges.items()),
-        held_by=_reasons(each.held_by),
-        remark="; ".join(map(str, each.remarks)),
+        namespace=plan.pod.namespace,
+        name=plan.pod.name,
+        node=plan.pod.node,
+        charges=tuple(DrainChargeReport(*budget, domain) for budget, domain in plan.charges.items()),
+        held_by=_reasons(plan.held_by),
+        remark="; ".join(map(str, plan.remarks)),
     )
 
 
-def _staying(each: StayingPlan) -> StayingPod:
-    pod = each.pod
-    return StayingPod(namespace=pod.namespace, name=pod.name, node=pod.node, reasons=_reasons(each.reasons))
+def _staying(plan: StayingPlan) -> StayingPod:
+    pod = plan.pod
+    return StayingPod(namespace=pod.namespace, name=pod.name, node=pod.node, reasons=_reasons(plan.reasons))
 
 
 def _reasons(reasons: Iterable[Reason]) -> tuple[DrainReasonReport, ...]:
-    return tuple(DrainReasonReport(str(each.code), str(each), getattr(each, "remedy", "")) for each in reasons)
+    return tuple(DrainReasonReport(str(reason.code), str(reason), getattr(reason, "remedy", "")) for reason in reasons)

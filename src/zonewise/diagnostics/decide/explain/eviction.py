@@ -1,7 +1,7 @@
-"""What `zonewise explain eviction` tells, as values: the fields of its JSON, and how each follows from the cluster. Pure.
+"""The report of `zonewise explain eviction`: the fields of its JSON, from the verdict of the eviction webhook. Pure.
 
-Asks the same judge, on the same published status, as the webhook that an eviction comes to. Users read these fields in
-scripts: one is never renamed, only added.
+It uses the same verdict function, on the same published status, as the webhook. Scripts read these fields: they are added
+to, never renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zonewise.objects.policy import PodDisruptionBudget
 
 
 class DomainReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The numbers the budget publishes for the pod's domain."""
+    """The numbers that the budget publishes for the pod's domain."""
 
     name: str
     slots: int
@@ -37,9 +37,9 @@ class PodReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BudgetReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`verdict` is Allow, Charge or Deny; `would` what it would be without a dry run.
+    """`verdict` is Allow, Charge or Deny; `would` is the verdict if the budget were enforced.
 
-    `unavailable` are the pods of the domain that do not count as healthy, `missing` how many more are owed there.
+    `unavailable` are the pods of the domain that do not count as healthy; `missing` counts pods that were not replaced.
     """
 
     name: str
@@ -56,7 +56,7 @@ class BudgetReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PdbReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A PodDisruptionBudget that selects the pod; API servers take one per pod, no more."""
+    """A PodDisruptionBudget that selects the pod. API servers accept at most one per pod."""
 
     name: str
     allowed: int
@@ -65,7 +65,7 @@ class PdbReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LeaderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Who keeps the published numbers true; `silent_seconds` is None where nobody ever did."""
+    """The controller that keeps the published numbers current. `silent_seconds` is None if it never ran."""
 
     lease: str
     holder: str
@@ -90,7 +90,7 @@ class EvictionReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionFacts:
-    """What was read. `pods` are those of the pod's namespace, `owner_uid` is that of its top-level controller."""
+    """`pods` are those of the pod's namespace; `owner_uid` is that of its top-level controller."""
 
     pod: PodFacts
     owner: str
@@ -101,71 +101,71 @@ class EvictionFacts:
     stock: Sequence[PodDisruptionBudget]
     leader: LeaderReport
     replicas: int | None = None
-    """How many its ReplicaSet wants."""
+    """Of its ReplicaSet."""
     guarded: bool = True
     unreadable: Sequence[BudgetError] = field(default_factory=tuple)
 
 
-def explain(seen: EvictionFacts) -> EvictionReport:
-    atlas = NodeDomains(seen.nodes)
-    peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
-    charged = {uid for case in seen.cases for uid in case.status.ledger}
-    others = peers if gives_up(staying(peers, charged), seen.replicas) else ()
-    judged = judge_all(seen.cases, seen.pod, atlas, others, owner=seen.owner_uid)
-    by_name = {case.budget.key: case for case in seen.cases}
-    stock = refusal(seen.pod, list(seen.stock))
-    refusals = list(_refusals(seen, judged.verdicts, stock))
+def build_eviction_report(facts: EvictionFacts) -> EvictionReport:
+    domains = NodeDomains(facts.nodes)
+    peers = [peer for peer in facts.pods if peer.replica_set and peer.replica_set == facts.pod.replica_set]
+    charged = {uid for case in facts.cases for uid in case.status.ledger}
+    replaceable = peers if gives_up(staying(peers, charged), facts.replicas) else ()
+    verdicts = judge_all(facts.cases, facts.pod, domains, replaceable, owner=facts.owner_uid)
+    by_name = {case.budget.key: case for case in facts.cases}
+    stock = refusal(facts.pod, list(facts.stock))
+    refusals = list(_refusals(facts, verdicts.verdicts, stock))
     return EvictionReport(
-        pod=str(seen.pod.key),
-        node=seen.pod.node,
-        owner=seen.owner,
-        ready=seen.pod.ready,
+        pod=str(facts.pod.key),
+        node=facts.pod.node,
+        owner=facts.owner,
+        ready=facts.pod.ready,
         allowed=not refusals,
-        sentence=_sentence(seen, judged.verdicts, [sentence for sentence, _ in refusals]),
-        budgets=tuple(_budget(seen, atlas, by_name[each.budget], each) for each in judged.verdicts),
-        stock=tuple(_stock(known) for known in seen.stock),
-        leader=seen.leader,
-        guarded=seen.guarded,
-        unreadable=tuple(str(error) for error in seen.unreadable),
+        sentence=_sentence(facts, verdicts.verdicts, [sentence for sentence, _ in refusals]),
+        budgets=tuple(_budget(facts, domains, by_name[verdict.budget], verdict) for verdict in verdicts.verdicts),
+        stock=tuple(map(_pdb_report, facts.stock)),
+        leader=facts.leader,
+        guarded=facts.guarded,
+        unreadable=tuple(str(error) for error in facts.unreadable),
         remedies=tuple(dict.fromkeys(remedy for _, remedy in refusals if remedy)),
     )
 
 
 def _refusals(
-    seen: EvictionFacts, judged: Sequence[BudgetVerdict], stock: PdbRefusal | None
+    facts: EvictionFacts, verdicts: Sequence[BudgetVerdict], stock: PdbRefusal | None
 ) -> Iterator[tuple[str, str]]:
-    """Each with what would change it, in the order in which the guard asks."""
-    if not seen.guarded:
-        judged = ()
-    if seen.pod.in_between and any(each.reason.code is not DisruptionCode.NOT_ENFORCED for each in judged):
-        yield seen.pod.in_between, "ask again in a moment, or name its uid"
+    """Each with its remedy, in the order of the webhook's checks."""
+    if not facts.guarded:
+        verdicts = ()
+    if facts.pod.in_between and any(verdict.reason.code is not DisruptionCode.NOT_ENFORCED for verdict in verdicts):
+        yield facts.pod.in_between, "try again in a moment, or name its uid"
         return
-    if seen.leader.trouble and depends_on_counts(judged, (case.budget for case in seen.cases)):
-        yield seen.leader.trouble, "start `zonewise controller --parts disruption`"
-    for each in judged:
-        if each.verdict is EvictionVerdict.DENY:
-            yield str(each.reason), each.reason.remedy
+    if facts.leader.trouble and depends_on_counts(verdicts, (case.budget for case in facts.cases)):
+        yield facts.leader.trouble, "start `zonewise controller --parts disruption`"
+    for verdict in verdicts:
+        if verdict.verdict is EvictionVerdict.DENY:
+            yield str(verdict.reason), verdict.reason.remedy
     if stock is not None:
-        said = stock.cause or stock.message
-        yield said[:1].lower() + said[1:], "" if stock.cause else "leave one PodDisruptionBudget that selects the pod"
+        cause = stock.cause or stock.message
+        yield cause[:1].lower() + cause[1:], "" if stock.cause else "leave one PodDisruptionBudget that selects the pod"
 
 
-def _sentence(seen: EvictionFacts, judged: Sequence[BudgetVerdict], refusals: Sequence[str]) -> str:
+def _sentence(facts: EvictionFacts, verdicts: Sequence[BudgetVerdict], refusals: Sequence[str]) -> str:
     if refusals:
         return f"may not be evicted now: {'; '.join(refusals)}"
-    if not judged:
+    if not verdicts:
         return "may be evicted: no TopologyDisruptionBudget selects it"
-    if not seen.guarded:
-        return "may be evicted: no guard is registered for its namespace, so nobody asks its budgets"
-    charged = [each.budget.name for each in judged if each.verdict is EvictionVerdict.CHARGE]
+    if not facts.guarded:
+        return "may be evicted: no webhook is registered for its namespace, so budgets are not enforced"
+    charged = [verdict.budget.name for verdict in verdicts if verdict.verdict is EvictionVerdict.CHARGE]
     if charged:
         return f"may be evicted, and is charged to {' and '.join(charged)}"
-    return f"may be evicted: {judged[0].reason}"
+    return f"may be evicted: {verdicts[0].reason}"
 
 
-def _budget(seen: EvictionFacts, atlas: NodeDomains, case: BudgetCase, judged: BudgetVerdict) -> BudgetReport:
-    budget, place = case.budget, atlas.domain_key(case.budget, seen.pod)
-    numbers = case.status.numbers.domains.get(place.domain) if place.covered else None
+def _budget(facts: EvictionFacts, domains: NodeDomains, case: BudgetCase, verdict: BudgetVerdict) -> BudgetReport:
+    budget, pod_domain = case.budget, domains.domain_key(case.budget, facts.pod)
+    numbers = case.status.numbers.domains.get(pod_domain.domain) if pod_domain.covered else None
     domain = (
         DomainReport(numbers.name, numbers.slots, numbers.target, numbers.healthy, numbers.desired, numbers.allowed)
         if numbers
@@ -175,14 +175,14 @@ def _budget(seen: EvictionFacts, atlas: NodeDomains, case: BudgetCase, judged: B
         name=budget.key.name,
         limit=_limit(budget),
         enforcement=budget.enforcement,
-        verdict=judged.verdict,
-        would=judged.if_enforced,
-        code=judged.reason.code,
-        sentence=str(judged.reason),
-        remedy=judged.reason.remedy,
+        verdict=verdict.verdict,
+        would=verdict.if_enforced,
+        code=verdict.reason.code,
+        sentence=str(verdict.reason),
+        remedy=verdict.reason.remedy,
         domain=domain,
-        unavailable=tuple(_unavailable(case, place, seen.pods, atlas)) if domain else (),
-        missing=sum(gone.missing for gone in case.status.departures if gone.domain_key == place),
+        unavailable=tuple(_unavailable(case, pod_domain, facts.pods, domains)) if domain else (),
+        missing=sum(departure.missing for departure in case.status.departures if departure.domain_key == pod_domain),
     )
 
 
@@ -190,22 +190,22 @@ def _limit(budget: Budget) -> str:
     if budget.whole:
         return f"{budget.limit} of all"
     where = f" where {budget.term}" if budget.term is not None else ""
-    each = f" in each {' and '.join(budget.split_keys)}" if budget.split_keys else " of all"
-    return f"{budget.limit}{each}{where}"
+    split = f" in each {' and '.join(budget.split_keys)}" if budget.split_keys else " of all"
+    return f"{budget.limit}{split}{where}"
 
 
 def _unavailable(
-    case: BudgetCase, place: BudgetDomainKey, pods: Iterable[PodFacts], atlas: NodeDomains
+    case: BudgetCase, domain: BudgetDomainKey, pods: Iterable[PodFacts], domains: NodeDomains
 ) -> Iterator[PodReport]:
-    for pod in sorted(pods, key=lambda known: known.name):
-        if not pod.node or not case.budget.selects(pod.labels) or atlas.domain_key(case.budget, pod) != place:
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        if not pod.node or not case.budget.selects(pod.labels) or domains.domain_key(case.budget, pod) != domain:
             continue
-        if why := _why_unavailable(pod, case.status.ledger.get(pod.uid), atlas):
+        if why := _why_unavailable(pod, case.status.ledger.get(pod.uid), domains):
             yield PodReport(pod.name, why)
 
 
-def _why_unavailable(pod: PodFacts, entry: LedgerEntry | None, atlas: NodeDomains) -> str:
-    """Why a pod does not count as healthy; empty where it does, or where it is no pod any more."""
+def _why_unavailable(pod: PodFacts, entry: LedgerEntry | None, domains: NodeDomains) -> str:
+    """Why a pod does not count as healthy; empty if it does, or if it has ended."""
     by = f", charged by {entry.source} at {entry.time}" if entry is not None else ""
     if pod.terminating:
         return f"terminating{by}"
@@ -215,11 +215,11 @@ def _why_unavailable(pod: PodFacts, entry: LedgerEntry | None, atlas: NodeDomain
         return by.removeprefix(", ")
     if pod.leaving:
         return "about to be deleted"
-    if not atlas.has(pod.node):
+    if not domains.has(pod.node):
         return f"its node {pod.node} is gone"
     return "" if pod.ready else "not ready"
 
 
-def _stock(known: PodDisruptionBudget) -> PdbReport:
-    status = known.status
-    return PdbReport(known.metadata.name, status.disruptions_allowed, status.current_healthy, status.desired_healthy)
+def _pdb_report(pdb: PodDisruptionBudget) -> PdbReport:
+    status = pdb.status
+    return PdbReport(pdb.metadata.name, status.disruptions_allowed, status.current_healthy, status.desired_healthy)

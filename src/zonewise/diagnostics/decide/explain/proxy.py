@@ -1,4 +1,4 @@
-"""`--explain`: what this node does with a Service's traffic, why, and the elements in nftables that came of it. Pure text."""
+"""Text of `zonewise proxy --explain`: what a node does with a Service's traffic, why, and its nftables elements. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from zonewise.proxy.wire.layout import LayoutOptions, frontend_key
 from zonewise.routing import read_policy
 
 
-def explain_service(
+def explain_on_node(
     service: Service,
     slices: Sequence[EndpointSlice],
-    place: NodePlace,
+    node: NodePlace,
     families: Iterable[Family],
     *,
     all_services: bool = False,
 ) -> Iterator[str]:
-    """Lines to print: the answer first, then the facts."""
-    yield f"Service {key_of(service)} on node {place.node} (zone {place.zone or 'none'})"
+    """Lines: the answer first, then the facts."""
+    yield f"Service {key_of(service)} on node {node.node} (zone {node.zone or 'none'})"
     if not is_served(service, all_services=all_services):
         yield f"  not served by this proxy: label it {PROXY_NAME_LABEL}={PROXY_NAME}, and give it a cluster IP"
         return
     reading = read_policy(service)
     yield f"  asks: {reading.source or 'nothing'}"
     yield from (f"  note: {complaint.sentence}" for complaint in reading.complaints)
-    for family, targets, rules in explain(service, slices, place, families):
+    for family, targets, rules in explain(service, slices, node, families):
         yield from _port_lines(family, targets, rules)
 
 
@@ -42,11 +42,11 @@ def _port_lines(family: Family, targets: PortTargets, rules: PortRules) -> Itera
         yield from (f"  decided: {reason.sentence}" for reason in targets.decision.reasons)
     if targets.reason.remedy:
         yield f"  to change it: {targets.reason.remedy}"
-    yield f"  {rules.cluster_ip}:{rules.port} {_fate(rules.internal)}"
+    yield f"  {rules.cluster_ip}:{rules.port} {_action(rules.internal)}"
     for address in (*rules.external_ips, *rules.balancer_ips):
-        yield f"  {address}:{rules.port} {_fate(rules.external)}"
+        yield f"  {address}:{rules.port} {_action(rules.external)}"
     if rules.node_port:
-        yield f"  node port {rules.node_port} {_fate(rules.external)}"
+        yield f"  node port {rules.node_port} {_action(rules.external)}"
     if rules.source_ranges:
         yield f"  load balancer addresses only from {', '.join(rules.source_ranges)}"
     if rules.affinity_seconds:
@@ -57,8 +57,8 @@ def _port_lines(family: Family, targets: PortTargets, rules: PortRules) -> Itera
     yield from _table_lines(family, rules)
 
 
-def _fate(decided: Scope | PortRefusal) -> str:
-    match decided:
+def _action(scope: Scope | PortRefusal) -> str:
+    match scope:
         case Scope.CLUSTER:
             return "goes to the endpoints below"
         case Scope.LOCAL:
@@ -69,9 +69,9 @@ def _fate(decided: Scope | PortRefusal) -> str:
             return "is dropped: no endpoint on this node, but on others"
 
 
-def _share_lines(word: str, slots: tuple[EndpointTarget, ...]) -> Iterator[str]:
+def _share_lines(scope: str, slots: tuple[EndpointTarget, ...]) -> Iterator[str]:
     for target, count in Counter(slots).items():
-        yield f"  {word}: {target} gets {count}/{len(slots)}"
+        yield f"  {scope}: {target} gets {count}/{len(slots)}"
 
 
 def _table_lines(family: Family, rules: PortRules) -> Iterator[str]:
@@ -80,8 +80,8 @@ def _table_lines(family: Family, rules: PortRules) -> Iterator[str]:
     key = frontend_key(family.pack(rules.cluster_ip), rules.protocol, rules.port)
     for name, elements in fragment.elements.items():
         if elements:
-            found = elements.get(key)
-            chain = f", {rules.cluster_ip} leads to {getattr(found, 'chain', '') or 'drop'}" if found else ""
+            element = elements.get(key)
+            chain = f", {rules.cluster_ip} leads to {getattr(element, 'chain', '') or 'drop'}" if element else ""
             yield f"  nftables: {len(elements)} in {name}{chain}"
     chains = sorted({*fragment.shared_chains, *fragment.chains})
     if chains:

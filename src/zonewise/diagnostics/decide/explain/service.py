@@ -1,7 +1,7 @@
-"""What becomes of a Service's traffic, step by step: the rule, what it leaves of the endpoints for whom, and why. Pure.
+"""Explanation of a Service's routing: the policy, the endpoints that each client gets, and why. Pure.
 
-The rule is what the controller decides (`planning.outlook.routed`), what clients get is what their node's carrier makes
-of the slices as they are (`dataplane`); where the two differ, that is what there is to explain.
+The policy is the controller's decision (`planning.forecast.route_family`). What clients get depends on their data plane and
+on the present slices (`data_plane`). Where the two differ, the report says why.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ from typing import Final
 
 import msgspec
 
-from zonewise.diagnostics.decide.explain import data_plane
-from zonewise.diagnostics.decide.explain.data_plane import DataPlaneView, EndpointsForClient, ServiceFrontend
+from zonewise.diagnostics.decide.explain.data_plane import (
+    DataPlaneView,
+    EndpointsForClient,
+    ServiceFrontend,
+    endpoints_for,
+    kube_proxy_endpoints,
+    kubelet_minor,
+    stock_dns_endpoints,
+)
 from zonewise.diagnostics.decide.explain.service_report import (
     ClientReport,
     EndpointShare,
@@ -22,8 +29,8 @@ from zonewise.diagnostics.decide.explain.service_report import (
 )
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Namespace, Node, Service, ServicePort
 from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
-from zonewise.planning.forecast import RUN_DNS, routed
-from zonewise.planning.snapshot import Snapshot, served_by
+from zonewise.planning.forecast import RUN_DNS, route_family
+from zonewise.planning.snapshot import Snapshot, snapshot_service
 from zonewise.proxy.decide.targets import port_numbers
 from zonewise.routing import EVERYONE, Decision, HintsForm, RoutingCode, RoutingNodes, RoutingReason, report
 from zonewise.routing.endpoints import is_draining, is_ready
@@ -40,22 +47,22 @@ _FALLBACKS: Final = {
     RoutingCode.PROXY_IGNORES_HINTS,
     RoutingCode.ONLY_TERMINATING,
 }
-_CARRIED: Final[Mapping[DataPlane, str]] = {
+_DESCRIPTIONS: Final[Mapping[DataPlane, str]] = {
     DataPlane.ZONEWISE_PROXY: "the Zonewise proxy on each node",
     DataPlane.KUBE_PROXY: "kube-proxy, by the hints in the slices",
     DataPlane.DNS: "the Zonewise DNS server, with the addresses themselves: clients choose",
     DataPlane.STOCK_DNS: "stock DNS, with the addresses themselves: clients choose",
-    DataPlane.OTHER: "another proxy; told here is what Zonewise's would do",
-    DataPlane.NOBODY: "DNS, as an alias of a name elsewhere",
+    DataPlane.OTHER: "another proxy; shown is what the Zonewise proxy would do",
+    DataPlane.NONE: "DNS, as an alias of an external name",
 }
-_WRITE_THEM: Final = (
-    "run `zonewise controller`, with `zonewise webhook` beside a stock controller; `zonewise status` tells"
+_WRITE_HINTS: Final = (
+    "run `zonewise controller`, and `zonewise webhook` beside a stock controller; `zonewise status` shows both"
 )
-_UNNAMED: Final = (ServicePort(),)
-"""A headless Service needs no port."""
+_NO_PORTS: Final = (ServicePort(),)
+"""A headless Service may have no port."""
 
 
-def explain(
+def build_service_report(
     service: Service,
     slices: Sequence[EndpointSlice],
     nodes: Sequence[Node],
@@ -63,146 +70,149 @@ def explain(
     *,
     client: str = "",
     node: str = "",
-    carriers: DataPlanes = STOCK,
+    data_planes: DataPlanes = STOCK,
     hints: HintsForm = HintsForm.STABLE,
 ) -> ServiceReport:
-    """For clients on `node`, who are called `client`; for those of all nodes without one."""
-    served = served_by(service, slices)
-    situation = Snapshot(tuple(nodes), (served,), {each.metadata.name: each for each in namespaces})
-    made = {family.value: routed(served, family, situation, hints) for family in served.by_family}
-    state = _state(service, made, situation.cluster)
-    said = {name: each.metadata.annotations for name, each in situation.namespaces.items()}
-    scene = DataPlaneView(service, served.slices, situation.cluster, said)
-    carrier = carriers.of(service)
-    fronts = tuple(_fronts(scene, carrier, made, node))
+    """For clients on `node`, described as `client`; without a node, for the clients of all nodes."""
+    item = snapshot_service(service, slices)
+    snapshot = Snapshot(tuple(nodes), (item,), {namespace.metadata.name: namespace for namespace in namespaces})
+    routed = {family.value: route_family(item, family, snapshot, hints) for family in item.by_family}
+    state = _state(service, routed, snapshot.cluster)
+    annotations = {name: namespace.metadata.annotations for name, namespace in snapshot.namespaces.items()}
+    view = DataPlaneView(service, item.slices, snapshot.cluster, annotations)
+    data_plane = data_planes.of(service)
+    fronts = tuple(_fronts(view, data_plane, routed, node))
     reading = read_policy(service)
-    losses = () if carrier.is_ours else state.losses
-    stale = _stale(scene, made) if carrier is DataPlane.KUBE_PROXY else ""
-    policy = report.of_policy([each.decision for each in made.values()])
-    assert policy is not None, "a Service has a family"
+    losses = () if data_plane.is_ours else state.losses
+    stale = _stale(view, routed) if data_plane is DataPlane.KUBE_PROXY else ""
+    policy = report.of_policy([endpoints.decision for endpoints in routed.values()])
+    assert policy is not None, "a Service has an address family"
     return ServiceReport(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
-        type="Headless" if carrier.is_dns else service.spec.type,
+        type="Headless" if data_plane.is_dns else service.spec.type,
         client=client,
-        verdict=_verdict(fronts, carrier, client, service),
+        verdict=_verdict(fronts, data_plane, client, service),
         asks=f"{reading.source}: {value_of(service, reading.source)}" if reading.source else "",
         policy_name=state.policy,
         in_force=state.active,
         policy=policy,
-        carrier=carrier,
-        carried=_CARRIED[carrier],
+        carrier=data_plane,
+        carried=_DESCRIPTIONS[data_plane],
         fronts=fronts,
         losses=losses,
         stale=stale,
-        remedies=tuple(_remedies(fronts, made.values(), carrier, losses, stale)),
+        remedies=tuple(_remedies(fronts, routed.values(), data_plane, losses, stale)),
     )
 
 
-def _state(service: Service, made: Mapping[str, RoutedEndpoints], cluster: RoutingNodes) -> ServiceRoutingState:
-    decisions = {family: each.decision for family, each in made.items()}
-    expressions = {family: each.expression for family, each in made.items()}
+def _state(service: Service, routed: Mapping[str, RoutedEndpoints], cluster: RoutingNodes) -> ServiceRoutingState:
+    decisions = {family: endpoints.decision for family, endpoints in routed.items()}
+    expressions = {family: endpoints.expression for family, endpoints in routed.items()}
     return state_of(service, decisions, expressions, forecasts_of(decisions.values(), cluster), now="")
 
 
 def _fronts(
-    scene: DataPlaneView, carrier: DataPlane, made: Mapping[str, RoutedEndpoints], node: str
+    view: DataPlaneView, data_plane: DataPlane, routed: Mapping[str, RoutedEndpoints], node: str
 ) -> Iterator[FrontendReport]:
-    """Those of a family whose ports lead to the same endpoints are told once."""
-    if carrier is DataPlane.NOBODY:
+    """Ports of a family that lead to the same endpoints share one report."""
+    if data_plane is DataPlane.NONE:
         return
-    present = {found.address_type for found in scene.slices}
-    for family in [name for name in made if name in present] or list(made)[:1]:
-        told: dict[tuple[ClientReport, ...], tuple[list[str], ServiceFrontend]] = {}
-        for port in scene.service.spec.ports or _UNNAMED[: carrier.is_dns]:
+    present = {slice_.address_type for slice_ in view.slices}
+    for family in [name for name in routed if name in present] or list(routed)[:1]:
+        by_clients: dict[tuple[ClientReport, ...], tuple[list[str], ServiceFrontend]] = {}
+        for port in view.service.spec.ports or _NO_PORTS[: data_plane.is_dns]:
             front = ServiceFrontend(port, family)
-            clients = tuple(_clients(scene, front, carrier, made[family].decision, node))
-            told.setdefault(clients, ([], front))[0].append(str(front))
-        for clients, (ports, front) in told.items():
-            endpoints = _offering(scene.slices, front, carrier)
+            clients = tuple(_clients(view, front, data_plane, routed[family].decision, node))
+            by_clients.setdefault(clients, ([], front))[0].append(str(front))
+        for clients, (ports, front) in by_clients.items():
+            endpoints = _offering(view.slices, front, data_plane)
             yield FrontendReport(
                 ports=tuple(ports),
                 family=family,
                 ready=sum(map(is_ready, endpoints)),
                 clients=clients,
-                endpoints=tuple(_endpoint(each, clients, made[family].decision, scene, node) for each in endpoints),
+                endpoints=tuple(
+                    _endpoint(endpoint, clients, routed[family].decision, view, node) for endpoint in endpoints
+                ),
             )
 
 
-def _offering(slices: Iterable[EndpointSlice], front: ServiceFrontend, carrier: DataPlane) -> list[Endpoint]:
-    """By address; a slice without the port has none for it, which DNS does not mind."""
-    found = {
+def _offering(slices: Iterable[EndpointSlice], front: ServiceFrontend, data_plane: DataPlane) -> list[Endpoint]:
+    """Sorted by address. Slices without the port count for DNS only."""
+    by_address = {
         endpoint.addresses[0]: endpoint
-        for each in slices
-        if each.address_type == front.family and (carrier.is_dns or any(port_numbers(each, front.port)))
-        for endpoint in each.endpoints or ()
+        for slice_ in slices
+        if slice_.address_type == front.family and (data_plane.is_dns or any(port_numbers(slice_, front.port)))
+        for endpoint in slice_.endpoints or ()
         if endpoint.addresses
     }
-    return [found[address] for address in sorted(found, key=_numeric)]
+    return [by_address[address] for address in sorted(by_address, key=_numeric)]
 
 
 def _numeric(address: str) -> tuple[int, ...] | tuple[str]:
-    """IPv4 in the order of its numbers."""
+    """Sorts IPv4 addresses by their numbers."""
     parts = address.split(".")
     return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else (address,)
 
 
 def _clients(
-    scene: DataPlaneView, front: ServiceFrontend, carrier: DataPlane, decision: Decision, node: str
+    view: DataPlaneView, front: ServiceFrontend, data_plane: DataPlane, decision: Decision, node: str
 ) -> Iterator[ClientReport]:
     if node:
-        yield _client(scene, front, carrier, (node,))
+        yield _client(view, front, data_plane, (node,))
         return
-    alike: dict[tuple[object, ...], list[ClientReport]] = {}
-    for names in _groups(scene, decision):
-        found = _client(scene, front, carrier, names)
-        alike.setdefault((found.zone, found.gets, found.code, found.fell_back, found.stock.same), []).append(found)
-    yield from map(_joined, alike.values())
+    groups: dict[tuple[object, ...], list[ClientReport]] = {}
+    for names in _node_groups(view, decision):
+        client = _client(view, front, data_plane, names)
+        outcome = client.zone, client.gets, client.code, client.fell_back, client.stock.same
+        groups.setdefault(outcome, []).append(client)
+    yield from map(_merge, groups.values())
 
 
-def _joined(found: Sequence[ClientReport]) -> ClientReport:
-    """Clients of one zone that are told the same words are one line."""
-    nodes = tuple(sorted(name for each in found for name in each.nodes))
-    weight = sum(each.in_zone * len(each.nodes) for each in found) / len(nodes)
-    return msgspec.structs.replace(found[0], nodes=nodes, in_zone=weight)
+def _merge(clients: Sequence[ClientReport]) -> ClientReport:
+    """One line for clients of one zone with the same outcome."""
+    nodes = tuple(sorted(name for client in clients for name in client.nodes))
+    in_zone = sum(client.in_zone * len(client.nodes) for client in clients) / len(nodes)
+    return msgspec.structs.replace(clients[0], nodes=nodes, in_zone=in_zone)
 
 
-def _groups(scene: DataPlaneView, decision: Decision) -> list[tuple[str, ...]]:
-    """Client nodes that nothing tells apart; each alone where endpoints are for nodes."""
-    asked = [tier.key for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE]
-    local = scene.service.spec.internal_traffic_policy == "Local"
+def _node_groups(view: DataPlaneView, decision: Decision) -> list[tuple[str, ...]]:
+    """Client nodes that get the same endpoints. If endpoints are assigned to nodes, each node is a group."""
+    tier_keys = [tier.key for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE]
+    local = view.service.spec.internal_traffic_policy == "Local"
     hinted = any(
-        endpoint.hints and endpoint.hints.for_nodes for found in scene.slices for endpoint in found.endpoints or ()
+        endpoint.hints and endpoint.hints.for_nodes for slice_ in view.slices for endpoint in slice_.endpoints or ()
     )
     if local or hinted:
-        return [(name,) for name in scene.cluster.clients]
-    keys = (ZONE, *dict.fromkeys(key for key in asked if key != ZONE))
-    groups = scene.cluster.clients_by(keys)
-    return [groups[alike] for alike in sorted(groups, key=lambda alike: tuple(part or "" for part in alike))]
+        return [(name,) for name in view.cluster.clients]
+    keys = (ZONE, *dict.fromkeys(key for key in tier_keys if key != ZONE))
+    groups = view.cluster.clients_by(keys)
+    return [groups[domains] for domains in sorted(groups, key=lambda domains: tuple(name or "" for name in domains))]
 
 
-def _client(scene: DataPlaneView, front: ServiceFrontend, carrier: DataPlane, names: tuple[str, ...]) -> ClientReport:
-    node = scene.cluster.nodes[names[0]]
-    given = data_plane.given(scene, front, node, carrier)
-    zone = scene.cluster.domains(ZONE).get(names[0], "")
-    whole = sum(given.shares.values()) or 1.0
-    homes = _homes(scene, given.shares)
+def _client(view: DataPlaneView, front: ServiceFrontend, data_plane: DataPlane, names: tuple[str, ...]) -> ClientReport:
+    node = view.cluster.nodes[names[0]]
+    given = endpoints_for(view, front, node, data_plane)
+    zone = view.cluster.domains(ZONE).get(names[0], "")
+    total = sum(given.shares.values()) or 1.0
+    homes = _homes(view, given.shares)
     tiers = (
-        report.tiers(given.decision, given.choice, scene.cluster, names[0]) if given.decision and given.choice else ()
+        report.tiers(given.decision, given.choice, view.cluster, names[0]) if given.decision and given.choice else ()
     )
     return ClientReport(
         zone=zone,
         nodes=names,
         gets=len(given.shares),
-        in_zone=sum(weight for address, weight in given.shares.items() if zone and homes[address] == zone) / whole,
+        in_zone=sum(weight for address, weight in given.shares.items() if zone and homes[address] == zone) / total,
         fell_back=_fell_back(given),
         code=given.reason.code,
         sentence=given.reason.sentence,
         blame=tuple(map(str, given.reason.blame)),
         remedy=given.reason.remedy,
-        shares=tuple(EndpointShare(address, given.shares[address] / whole) for address in sorted(given.shares)),
+        shares=tuple(EndpointShare(address, given.shares[address] / total) for address in sorted(given.shares)),
         tiers=tuple(tiers),
-        stock=_stock(scene, front, node, carrier, given),
+        stock=_stock(view, front, node, data_plane, given),
     )
 
 
@@ -212,24 +222,24 @@ def _fell_back(given: EndpointsForClient) -> bool:
     return given.reason.code in _FALLBACKS
 
 
-def _homes(scene: DataPlaneView, addresses: Iterable[str]) -> dict[str, str | None]:
-    wanted = set(addresses)
-    found = {
+def _homes(view: DataPlaneView, addresses: Iterable[str]) -> dict[str, str | None]:
+    known = set(addresses)
+    by_address = {
         endpoint.addresses[0]: endpoint
-        for each in scene.slices
-        for endpoint in each.endpoints or ()
-        if endpoint.addresses and endpoint.addresses[0] in wanted
+        for slice_ in view.slices
+        for endpoint in slice_.endpoints or ()
+        if endpoint.addresses and endpoint.addresses[0] in known
     }
-    return scene.cluster.homes(found, ZONE)
+    return view.cluster.homes(by_address, ZONE)
 
 
 def _stock(
-    scene: DataPlaneView, front: ServiceFrontend, node: Node, carrier: DataPlane, given: EndpointsForClient
+    view: DataPlaneView, front: ServiceFrontend, node: Node, data_plane: DataPlane, given: EndpointsForClient
 ) -> KubeProxyReport:
-    headless = carrier.is_dns
-    stock = data_plane.by_stock_dns(scene, front) if headless else data_plane.by_kube_proxy(scene, front, node)
+    headless = data_plane.is_dns
+    stock = stock_dns_endpoints(view, front) if headless else kube_proxy_endpoints(view, front, node)
     return KubeProxyReport(
-        program="stock DNS" if headless else f"kube-proxy 1.{data_plane.minor_of(node)}",
+        program="stock DNS" if headless else f"kube-proxy 1.{kubelet_minor(node)}",
         same=set(stock.shares) == set(given.shares),
         code=stock.reason.code,
         sentence=stock.reason.sentence,
@@ -238,10 +248,10 @@ def _stock(
 
 
 def _endpoint(
-    endpoint: Endpoint, clients: Sequence[ClientReport], decision: Decision, scene: DataPlaneView, node: str
+    endpoint: Endpoint, clients: Sequence[ClientReport], decision: Decision, view: DataPlaneView, node: str
 ) -> EndpointReport:
     address = endpoint.addresses[0]
-    home = scene.cluster.homes({address: endpoint}, ZONE)[address] or ""
+    home = view.cluster.homes({address: endpoint}, ZONE)[address] or ""
     takers = [client for client in clients if any(share.address == address for share in client.shares)]
     return EndpointReport(
         address,
@@ -281,78 +291,80 @@ def _left_out(endpoint: Endpoint, clients: Sequence[ClientReport], decision: Dec
         case _ if hints:
             return f"hinted for {hints}"
         case _:
-            return "not for this client" if len(clients) == 1 else "for nobody"
+            return "not for this client" if len(clients) == 1 else "for no client"
 
 
-def _verdict(fronts: Sequence[FrontendReport], carrier: DataPlane, client: str, service: Service) -> str:
-    if carrier is DataPlane.NOBODY:
-        return f"an alias of {service.spec.external_name}: whoever serves that name serves this one"
+def _verdict(fronts: Sequence[FrontendReport], data_plane: DataPlane, client: str, service: Service) -> str:
+    if data_plane is DataPlane.NONE:
+        return f"an alias of {service.spec.external_name}: the servers of that name get the traffic"
     if not fronts:
-        return "has no port, so nothing is carried" if not carrier.is_dns else "has no endpoint"
-    worst = min(fronts, key=_how_well)
-    said = _verdict_on(worst, client)
-    if all(_verdict_on(front, client) == said for front in fronts):
-        return said
-    return f"{', '.join(worst.ports)} over {worst.family}: {said}"
+        return "has no port, so there is no traffic" if not data_plane.is_dns else "has no endpoint"
+    worst = min(fronts, key=_service_level)
+    verdict = _front_verdict(worst, client)
+    if all(_front_verdict(front, client) == verdict for front in fronts):
+        return verdict
+    return f"{', '.join(worst.ports)} over {worst.family}: {verdict}"
 
 
-def _how_well(front: FrontendReport) -> tuple[float, float]:
-    """How many of the clients reach anything, and how much of their traffic stays in its zone."""
-    whole = sum(len(each.nodes) for each in front.clients) or 1
-    reached = sum(len(each.nodes) for each in front.clients if each.gets)
-    return reached / whole, sum(each.in_zone * len(each.nodes) for each in front.clients) / whole
+def _service_level(front: FrontendReport) -> tuple[float, float]:
+    """The share of clients that reach an endpoint, and of their traffic that stays in its zone."""
+    total = sum(len(client.nodes) for client in front.clients) or 1
+    served = sum(len(client.nodes) for client in front.clients if client.gets)
+    return served / total, sum(client.in_zone * len(client.nodes) for client in front.clients) / total
 
 
-def _verdict_on(front: FrontendReport, client: str) -> str:
-    if not front.ready and not any(each.gets for each in front.clients):
+def _front_verdict(front: FrontendReport, client: str) -> str:
+    if not front.ready and not any(reported.gets for reported in front.clients):
         return "no endpoint is ready"
-    return _verdict_for(front, front.clients[0]) if client else _verdict_for_all(front)
+    return _verdict_for_one(front, front.clients[0]) if client else _verdict_for_all(front)
 
 
-def _verdict_for(front: FrontendReport, one: ClientReport) -> str:
-    if not one.gets:
+def _verdict_for_one(front: FrontendReport, client: ClientReport) -> str:
+    if not client.gets:
         return f"reaches none of {len(front.endpoints)} endpoints"
-    stays = {1.0: f"all in zone {one.zone}", 0.0: "none in its own zone"}
-    share = stays.get(one.in_zone, f"{one.in_zone * 100:.0f} % of traffic in zone {one.zone}")
-    return f"{one.gets} of {front.ready or len(front.endpoints)} endpoints, {share}"
+    extremes = {1.0: f"all in zone {client.zone}", 0.0: "none in its own zone"}
+    share = extremes.get(client.in_zone, f"{client.in_zone * 100:.0f} % of traffic in zone {client.zone}")
+    return f"{client.gets} of {front.ready or len(front.endpoints)} endpoints, {share}"
 
 
 def _verdict_for_all(front: FrontendReport) -> str:
-    cut = [each for each in front.clients if not each.gets]
-    whole = sum(len(each.nodes) for each in front.clients)
-    if not whole:
+    cut_off = [client for client in front.clients if not client.gets]
+    total = sum(len(client.nodes) for client in front.clients)
+    if not total:
         return "there is no client node"
-    if cut:
-        zones = ", ".join(dict.fromkeys(each.zone or "(no zone)" for each in cut))
+    if cut_off:
+        zones = ", ".join(dict.fromkeys(client.zone or "(no zone)" for client in cut_off))
         return f"clients in {zones} reach no endpoint"
-    if all(each.in_zone == 1.0 for each in front.clients):
+    if all(client.in_zone == 1.0 for client in front.clients):
         return "every client stays in its zone"
-    share = sum(each.in_zone * len(each.nodes) for each in front.clients) / whole
-    leaving = dict.fromkeys(each.zone or "(no zone)" for each in front.clients if each.in_zone < 1.0)
-    everywhere = len(leaving) == len({each.zone for each in front.clients})
-    who = "" if everywhere else f"; clients in {', '.join(leaving)} leave it"
-    return f"{share * 100:.0f} % of traffic stays in its zone{who}"
+    share = sum(client.in_zone * len(client.nodes) for client in front.clients) / total
+    leaving = dict.fromkeys(client.zone or "(no zone)" for client in front.clients if client.in_zone < 1.0)
+    from_all_zones = len(leaving) == len({client.zone for client in front.clients})
+    detail = "" if from_all_zones else f"; clients in {', '.join(leaving)} leave it"
+    return f"{share * 100:.0f} % of traffic stays in its zone{detail}"
 
 
-def _stale(scene: DataPlaneView, made: Mapping[str, RoutedEndpoints]) -> str:
-    """Whether somebody has yet to write the hints that were decided."""
-    wanted = {
+def _stale(view: DataPlaneView, routed: Mapping[str, RoutedEndpoints]) -> str:
+    """Compares the hints that were decided with those in the slices; empty if they agree."""
+    decided = {
         endpoint.addresses[0]: endpoint.hints
-        for each in made.values()
-        for bucket in each.desired.values()
-        for endpoint in bucket.values()
+        for endpoints in routed.values()
+        for group in endpoints.desired.values()
+        for endpoint in group.values()
         if endpoint.addresses and is_ready(endpoint)
     }
-    written = {
+    present = {
         endpoint.addresses[0]: endpoint.hints
-        for each in scene.slices
-        for endpoint in each.endpoints or ()
+        for slice_ in view.slices
+        for endpoint in slice_.endpoints or ()
         if endpoint.addresses
     }
-    behind = sum(_names(hints) != _names(written.get(address)) for address, hints in wanted.items())
-    if not behind:
+    stale = sum(_names(hints) != _names(present.get(address)) for address, hints in decided.items())
+    if not stale:
         return ""
-    return f"the slices do not say so yet: {behind} of {len(wanted)} ready endpoints have other hints than were decided"
+    return (
+        f"the slices are not up to date: {stale} of {len(decided)} ready endpoints have other hints than were decided"
+    )
 
 
 def _names(hints: EndpointHints | None) -> tuple[frozenset[str], frozenset[str]]:
@@ -363,16 +375,17 @@ def _names(hints: EndpointHints | None) -> tuple[frozenset[str], frozenset[str]]
 
 def _remedies(
     fronts: Iterable[FrontendReport],
-    made: Iterable[RoutedEndpoints],
-    carrier: DataPlane,
+    routed: Iterable[RoutedEndpoints],
+    data_plane: DataPlane,
     losses: Sequence[str],
     stale: str,
 ) -> Iterator[str]:
-    found = [_WRITE_THEM] if stale else []
-    found += [RUN_DNS] if carrier is DataPlane.STOCK_DNS and losses else []
-    found += [client.remedy for front in fronts for client in front.clients]
-    for each in made:
-        reasons: Sequence[RoutingReason] = (*each.decision.reasons, *each.decision.complaints)
-        unsaid = each.expression.losses if carrier is DataPlane.KUBE_PROXY else ()
-        found += [reason.remedy for reason in (*reasons, *unsaid)]
-    yield from dict.fromkeys(remedy for remedy in found if remedy)
+    remedies = [_WRITE_HINTS] if stale else []
+    remedies += [RUN_DNS] if data_plane is DataPlane.STOCK_DNS and losses else []
+    remedies += [client.remedy for front in fronts for client in front.clients]
+    for endpoints in routed:
+        decision = endpoints.decision
+        reasons: Sequence[RoutingReason] = (*decision.reasons, *decision.complaints)
+        unexpressed = endpoints.expression.losses if data_plane is DataPlane.KUBE_PROXY else ()
+        remedies += [reason.remedy for reason in (*reasons, *unexpressed)]
+    yield from dict.fromkeys(remedy for remedy in remedies if remedy)

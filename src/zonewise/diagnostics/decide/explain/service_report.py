@@ -1,6 +1,6 @@
-"""What `zonewise explain service` tells, as values: the fields of its JSON.
+"""The report of `zonewise explain service`: the fields of its JSON.
 
-Users read these fields in scripts: one is never renamed, only added.
+Scripts read these fields: they are added to, never renamed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from zonewise.routing.report import EndpointReport, PolicyReport, TierReport
 
 
 class EndpointShare(msgspec.Struct, frozen=True, rename="camel"):
-    """`share` of the client's connections, of 1."""
+    """`share` of the client's connections, between 0 and 1."""
 
     address: str
     share: float
 
 
 class KubeProxyReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a stock kube-proxy, or stock DNS for a headless Service, makes of the same slices."""
+    """The outcome of a stock kube-proxy, or of stock DNS for a headless Service, with the same slices."""
 
     program: str
     same: bool
@@ -29,10 +29,10 @@ class KubeProxyReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class ClientReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What the clients on `nodes` get, who are alike in this; where they differ in addresses, those of the first.
+    """The outcome for the clients on `nodes`. If only their addresses differ, those of the first node are listed.
 
-    `in_zone` is the share of their connections that stays in their zone. `fell_back` where a rule or hints had nothing
-    for them and they got every endpoint for that.
+    `in_zone` is the share of connections that stay in their zone. `fell_back`: the policy or the hints had no endpoint
+    for these clients, so they get every endpoint.
     """
 
     zone: str
@@ -50,7 +50,7 @@ class ClientReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class FrontendReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Ports of one address family that are served alike."""
+    """Ports of one address family with the same endpoints."""
 
     ports: tuple[str, ...]
     family: str
@@ -60,10 +60,10 @@ class FrontendReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ServiceReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`asks` is the statement that counts, as it is written; `client` whom it was asked for, empty for everybody.
+    """`asks` is the setting that counts, as written. `client` is empty for a report on all clients.
 
-    `losses` are what the slices' hints can't tell a stock kube-proxy of what was decided, `stale` tells that they don't
-    say yet what they could.
+    `losses` are parts of the decision that hints can't express to a stock kube-proxy. `stale` says that the slices lack
+    hints that were decided.
     """
 
     namespace: str

@@ -1,6 +1,6 @@
-"""What is to be said about a claim's volume: its pool and why, who reaches it, and what a takeover would change. Pure.
+"""Explanation of a claim's volume: its pool and why, the nodes that reach it, and the effect of a takeover. Pure.
 
-From Kubernetes' objects alone: the driver leaves pool, domain and reason in the volume's attributes.
+It needs Kubernetes objects only: the driver stores pool, domain and reason in the volume's attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.topology import NodeSelector, is_ready
 
 
 class VolumeReach(msgspec.Struct, frozen=True, rename="camel"):
-    """The nodes of one domain that reach a volume. `by` says how: its domain, a takeover, or from everywhere."""
+    """The nodes of one domain that reach a volume. `by`: its domain, a takeover, or from everywhere."""
 
     domain: str
     by: str
@@ -29,7 +29,7 @@ class VolumeReach(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TakeoverReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`entry` is who takes the volume's domain over now, as the map says it; `would` what the rest could add."""
+    """`entry`: domains that take the volume's domain over now, as in the map. `would`: nodes that more takeovers would add."""
 
     domain: str
     entry: str = ""
@@ -37,7 +37,7 @@ class TakeoverReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VolumeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON of `zonewise explain volume -o json`: a field is never renamed, only added."""
+    """The JSON of `zonewise explain volume -o json`: fields are added, never renamed."""
 
     claim: str
     sentence: str
@@ -52,13 +52,13 @@ class VolumeReport(msgspec.Struct, frozen=True, rename="camel"):
     reach: tuple[VolumeReach, ...] = ()
     takeovers: tuple[TakeoverReport, ...] = ()
     pools: tuple[tuple[str, str], ...] = ()
-    """Of a claim without a volume: which pool a pod in which domain would get."""
+    """For a claim without a volume: the pool by domain of its first pod."""
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeFacts:
-    """What the cluster says. `volume` is whole, since its node selector is judged as a scheduler does."""
+    """`volume` is the whole object: its node selector is evaluated as by the scheduler."""
 
     claim: str
     volume: Mapping[str, Any]
@@ -75,10 +75,10 @@ REASONS: Mapping[str, str] = {
     "UnknownDomain": "its class has no pool for the domain that was asked for, so any pool would do",
     "SourceDomain": "it is where the volume or snapshot lies that it was copied from",
 }
-"""For people: the codes that the driver leaves in volumes' attributes."""
+"""Sentences for the codes in volumes' attributes."""
 
 
-def account(facts: VolumeFacts) -> VolumeReport:
+def build_volume_report(facts: VolumeFacts) -> VolumeReport:
     spec = facts.volume["spec"]
     csi = spec["csi"]
     attributes: Mapping[str, str] = csi.get("volumeAttributes") or {}
@@ -86,15 +86,15 @@ def account(facts: VolumeFacts) -> VolumeReport:
     selector = NodeSelector.parse_as_scheduler(required) if required else None
     reach = _reach(facts, selector)
     domain = _domain_of(required)
-    ready = sum(each.ready for each in reach)
+    ready = sum(group.ready for group in reach)
     pool = attributes.get("pool", "")
     name = facts.volume["metadata"]["name"]
     where = f"lies in pool {pool or 'unknown'}"
-    whose = f" of {describe(domain)}" if domain else ", which is reached from everywhere"
-    count = sum(len(each.nodes) for each in reach)
+    of_domain = f" of {describe(domain)}" if domain else ", which is reached from everywhere"
+    count = sum(len(group.nodes) for group in reach)
     return VolumeReport(
         claim=facts.claim,
-        sentence=f"{where}{whose}: {count} of {len(facts.nodes)} nodes reach it, {ready} of them ready",
+        sentence=f"{where}{of_domain}: {count} of {len(facts.nodes)} nodes reach it, {ready} of them ready",
         is_reached=ready > 0,
         volume=name,
         handle=csi.get("volumeHandle", ""),
@@ -105,12 +105,12 @@ def account(facts: VolumeFacts) -> VolumeReport:
         attributes=dict(attributes),
         reach=reach,
         takeovers=tuple(_takeover(facts, TakeoverDomain(value, label), selector) for label, value in reversed(domain)),
-        problems=(*facts.problems, *_silent(facts, domain, selector)),
+        problems=(*facts.problems, *_not_advertising(facts, domain, selector)),
     )
 
 
-def _silent(facts: VolumeFacts, domain: Segments, selector: NodeSelector | None) -> list[str]:
-    """Nodes that should reach it and do not say so."""
+def _not_advertising(facts: VolumeFacts, domain: Segments, selector: NodeSelector | None) -> list[str]:
+    """Nodes that should reach the volume, but do not advertise its domain."""
     return [
         f"{node.metadata.name} is in {describe(domain)} and does not advertise it: does the node plugin run there?"
         for node in facts.nodes
@@ -120,16 +120,17 @@ def _silent(facts: VolumeFacts, domain: Segments, selector: NodeSelector | None)
 
 
 def _domain_of(required: Mapping[str, Any] | None) -> Segments:
-    """From the term that speaks of domains; takeovers of them stand in others."""
+    """From the term of the domain itself; takeovers are in other terms."""
     for term in (required or {}).get("nodeSelectorTerms", []):
-        said = {each["key"]: (each.get("values") or [""])[0] for each in term.get("matchExpressions") or []}
-        if segments := segments_of(said):
+        expressions = term.get("matchExpressions") or []
+        values = {expression["key"]: (expression.get("values") or [""])[0] for expression in expressions}
+        if segments := segments_of(values):
             return segments
     return ()
 
 
 def _reach(facts: VolumeFacts, selector: NodeSelector | None) -> tuple[VolumeReach, ...]:
-    found: dict[tuple[str, str], list[Node]] = {}
+    groups: dict[tuple[str, str], list[Node]] = {}
     for node in facts.nodes:
         labels = node.metadata.labels
         if selector is None:
@@ -140,16 +141,16 @@ def _reach(facts: VolumeFacts, selector: NodeSelector | None) -> tuple[VolumeRea
             by = "takeover"
         else:
             continue
-        found.setdefault((by, describe(facts.labels.segments(labels))), []).append(node)
-    return tuple(_reached(domain, by, nodes) for (by, domain), nodes in sorted(found.items()))
+        groups.setdefault((by, describe(facts.labels.segments(labels))), []).append(node)
+    return tuple(_volume_reach(domain, by, nodes) for (by, domain), nodes in sorted(groups.items()))
 
 
-def _reached(domain: str, by: str, nodes: Sequence[Node]) -> VolumeReach:
+def _volume_reach(domain: str, by: str, nodes: Sequence[Node]) -> VolumeReach:
     return VolumeReach(domain, by, tuple(sorted(node.metadata.name for node in nodes)), sum(map(is_ready, nodes)))
 
 
 def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector | None) -> TakeoverReport:
-    """Who would reach the volume besides, if all took its domain over."""
+    """The nodes that would also reach the volume if every domain took its domain over."""
     everyone = TakeoverMap({domain: ()})
     added: dict[str, list[Node]] = {}
     for node in facts.nodes:
@@ -168,12 +169,14 @@ def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector
             ),
             "",
         ),
-        tuple(_reached(where, "takeover", nodes) for where, nodes in sorted(added.items())),
+        tuple(_volume_reach(where, "takeover", nodes) for where, nodes in sorted(added.items())),
     )
 
 
-def waiting(claim: str, storage_class: str, pools: Sequence[tuple[str, str]], problems: Sequence[str]) -> VolumeReport:
-    """Of a claim that has no volume yet."""
+def build_unbound_report(
+    claim: str, storage_class: str, pools: Sequence[tuple[str, str]], problems: Sequence[str]
+) -> VolumeReport:
+    """For a claim that has no volume yet."""
     return VolumeReport(
         claim=claim,
         sentence=f"has no volume yet: class {storage_class or 'none'} makes one when a pod asks for it, or at once",

@@ -1,6 +1,6 @@
-"""The state of a cluster, from the objects that were read of it: what runs, who leads, what became of every Service. Pure.
+"""Builds the status of a cluster from its objects: components, leaders, webhooks, and the state of every Service. Pure.
 
-`survey` reads a live cluster, the dashboard has its caches, and a dump will do: all fill a `ClusterSnapshot`.
+A `ClusterSnapshot` comes from a live read, from the dashboard's caches, or from a dump.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from zonewise.diagnostics.decide.status.report import (
     ZoneStatus,
     ZoneTraffic,
 )
-from zonewise.diagnostics.decide.status.traffic import InZoneShare, MeasuredTraffic, by_service, flows
-from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Lease, Namespace, Node, Service
+from zonewise.diagnostics.decide.status.traffic import InZoneShare, MeasuredTraffic, share_by_service, zone_flows
+from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, HasMetadata, Key, Lease, Namespace, Node, Service
 from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.data_plane import carriers_of
-from zonewise.planning.forecast import ClusterForecast, look
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.data_plane import find_data_planes
+from zonewise.planning.forecast import ServiceForecast, forecast_services
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import HintsForm
 from zonewise.routing.endpoints import is_ready as endpoint_ready
 from zonewise.slices.decide.body import service_key
@@ -51,22 +51,22 @@ COMPONENTS: Final = (
     "zonewise-csi-node",
     "zonewise-dashboard",
 )
-"""By the label that their Deployments, DaemonSets and pods have."""
-LEASES: Final[Mapping[str, str]] = {
+"""Values of the name label of our Deployments, DaemonSets and pods."""
+LEASE_DUTIES: Final[Mapping[str, str]] = {
     "zonewise-endpointslices": "writes slices and hints",
     "zonewise-disruption": "keeps the budgets",
     "zonewise-csi": "takes over the volumes of lost domains",
 }
-"""By name: what its holder does."""
-CONFIGURATIONS: Final = ("zonewise-overlay", "zonewise-disruption")
-_SILENT_LEASES: Final = 2.0
-"""So many times its duration a lease may be silent: a change of leader takes about one."""
-_NAMED: Final = 3
+"""By name of the lease: what its holder does."""
+WEBHOOK_CONFIGURATIONS: Final = ("zonewise-overlay", "zonewise-disruption")
+_MAX_MISSED_DURATIONS: Final = 2.0
+"""A lease is dead after this multiple of its duration; a change of leader takes about one."""
+_MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """What was read. `unread` has a line for each kind that could not be, which then stands here empty."""
+    """The objects that were read. `unread` has a line for each kind that may not be read; its list is empty."""
 
     server: str = ""
     version: str = ""
@@ -84,49 +84,59 @@ class ClusterSnapshot:
     unread: Sequence[str] = ()
 
 
-def assemble(seen: ClusterSnapshot, now: datetime, hints: HintsForm = HintsForm.STABLE) -> ClusterStatus:
-    """`hints` is what the controller is told of them."""
-    carriers = carriers_of([*seen.deployments, *seen.daemon_sets])
-    situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces, carriers=carriers)
-    zones = tuple(_zones(situation))
-    measured = by_service(seen.traffic.total(), (zone.name for zone in zones if zone.name))
-    services = tuple(_service(found, measured) for found in look(situation, lambda _service: True, hints))
-    components = tuple(sorted(_components(seen), key=lambda found: (found.namespace, found.name)))
-    leaders = tuple(_leader(lease, now) for lease in sorted(seen.leases, key=lambda lease: lease.metadata.name))
-    webhooks = tuple(_webhooks(seen))
-    budgets = tuple(budget_status(found) for found in sorted(seen.budgets, key=lambda found: found.metadata.name))
-    readable = not any(line.startswith(ENDPOINT_SLICES.plural) for line in seen.unread)
-    troubles = (
-        *_runtime_troubles(components, leaders, webhooks),
-        *_troubles(services, budgets, readable),
-        *_traffic_troubles(seen.traffic, {node.metadata.name for node in seen.nodes if not is_ready(node)}),
+def build_status(snapshot: ClusterSnapshot, now: datetime, hints: HintsForm = HintsForm.STABLE) -> ClusterStatus:
+    """`hints` is the setting of the controller."""
+    data_planes = find_data_planes([*snapshot.deployments, *snapshot.daemon_sets])
+    planning = build_snapshot(
+        snapshot.nodes, snapshot.services, snapshot.slices, namespaces=snapshot.namespaces, data_planes=data_planes
+    )
+    zones = tuple(_zones(planning))
+    measured = share_by_service(snapshot.traffic.total(), (zone.name for zone in zones if zone.name))
+    services = tuple(
+        RoutingStatus(state=state_of(forecast), outlook=forecast, measured=measured.get(forecast.key))
+        for forecast in forecast_services(planning, lambda _service: True, hints)
+    )
+    components = tuple(sorted(_components(snapshot), key=lambda component: (component.namespace, component.name)))
+    leaders = tuple(_leader(lease, now) for lease in sorted(snapshot.leases, key=_name))
+    webhooks = tuple(_webhooks(snapshot))
+    budgets = tuple(map(budget_status, sorted(snapshot.budgets, key=_name)))
+    has_slices = not any(line.startswith(ENDPOINT_SLICES.plural) for line in snapshot.unread)
+    problems = (
+        *_runtime_problems(components, leaders, webhooks),
+        *(_service_problems(services) if has_slices else ()),
+        *_budget_problems(budgets),
+        *_traffic_problems(snapshot.traffic, {node.metadata.name for node in snapshot.nodes if not is_ready(node)}),
     )
     return ClusterStatus(
         at=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        server=seen.server,
-        version=seen.version,
+        server=snapshot.server,
+        version=snapshot.version,
         installed=bool(components or leaders or webhooks),
-        sentence=_sentence(components, leaders, services, troubles),
-        troubles=troubles,
+        sentence=_sentence(components, leaders, services, problems),
+        troubles=problems,
         components=components,
         leaders=leaders,
         webhooks=webhooks,
         zones=zones,
-        states=_states(services),
+        states=_count_states(services),
         services=services,
-        traffic=_traffic(seen.traffic, measured),
+        traffic=_traffic(snapshot.traffic, measured),
         budgets=budgets,
-        volumes=storage.volumes(seen.volumes, seen.nodes),
-        takeovers=storage.takeovers(seen.nodes),
-        unread=tuple(seen.unread),
+        volumes=storage.volume_domains(snapshot.volumes, snapshot.nodes),
+        takeovers=storage.takeover_statuses(snapshot.nodes),
+        unread=tuple(snapshot.unread),
     )
 
 
-def _zones(situation: Snapshot) -> Iterator[ZoneStatus]:
+def _name(item: HasMetadata) -> str:
+    return item.metadata.name
+
+
+def _zones(snapshot: Snapshot) -> Iterator[ZoneStatus]:
     by_zone: dict[str, list[Node]] = {}
-    for node in situation.nodes:
+    for node in snapshot.nodes:
         by_zone.setdefault(zone_of(node.metadata.labels) or "", []).append(node)
-    drained = situation.cluster.node_drains.drain.zones
+    drained = snapshot.cluster.node_drains.drain.zones
     for name, nodes in sorted(by_zone.items()):
         yield ZoneStatus(
             name=name,
@@ -138,86 +148,76 @@ def _zones(situation: Snapshot) -> Iterator[ZoneStatus]:
         )
 
 
-def _service(outlook: ClusterForecast, measured: Mapping[Key, InZoneShare]) -> RoutingStatus:
-    return RoutingStatus(state=state_of(outlook), outlook=outlook, measured=measured.get(outlook.key))
-
-
-def state_of(outlook: ClusterForecast) -> ServiceState:
-    match outlook:
-        case ClusterForecast(endpoints=0):
+def state_of(forecast: ServiceForecast) -> ServiceState:
+    match forecast:
+        case ServiceForecast(endpoints=0):
             return ServiceState.UNSERVED
-        case ClusterForecast(cut_off=cut_off) if cut_off:
+        case ServiceForecast(cut_off=cut_off) if cut_off:
             return ServiceState.CUT_OFF
-        case ClusterForecast(astray=astray) if astray:
+        case ServiceForecast(astray=astray) if astray:
             return ServiceState.NOT_IN_FORCE
-        case ClusterForecast(policy="none", active=False):
+        case ServiceForecast(policy="none", active=False):
             return ServiceState.NOT_ASKED
-        case ClusterForecast(active=True):
+        case ServiceForecast(active=True):
             return ServiceState.IN_FORCE
         case _:
             return ServiceState.NOT_IN_FORCE
 
 
-def _states(services: Iterable[RoutingStatus]) -> dict[ServiceState, int]:
-    counted = Counter(service.state for service in services)
-    return {state: counted[state] for state in ServiceState}
+def _count_states(services: Iterable[RoutingStatus]) -> dict[ServiceState, int]:
+    counts = Counter(service.state for service in services)
+    return {state: counts[state] for state in ServiceState}
 
 
-def _components(seen: ClusterSnapshot) -> Iterator[ComponentStatus]:
-    for deployment in seen.deployments:
-        status = deployment.status
-        yield _component(
-            "Deployment", deployment, deployment.spec.replicas, status.ready_replicas, status.updated_replicas
+def _components(snapshot: ClusterSnapshot) -> Iterator[ComponentStatus]:
+    for deployment in snapshot.deployments:
+        replicas = deployment.status
+        yield ComponentStatus(
+            name=deployment.metadata.name,
+            namespace=deployment.metadata.namespace,
+            kind="Deployment",
+            wanted=deployment.spec.replicas,
+            ready=replicas.ready_replicas,
+            up_to_date=replicas.updated_replicas,
         )
-    for daemons in seen.daemon_sets:
-        status_ = daemons.status
-        yield _component(
-            "DaemonSet",
-            daemons,
-            status_.desired_number_scheduled,
-            status_.number_ready,
-            status_.updated_number_scheduled,
+    for daemon_set in snapshot.daemon_sets:
+        daemons = daemon_set.status
+        yield ComponentStatus(
+            name=daemon_set.metadata.name,
+            namespace=daemon_set.metadata.namespace,
+            kind="DaemonSet",
+            wanted=daemons.desired_number_scheduled,
+            ready=daemons.number_ready,
+            up_to_date=daemons.updated_number_scheduled,
         )
-
-
-def _component(kind: str, found: Deployment | DaemonSet, wanted: int, ready: int, up_to_date: int) -> ComponentStatus:
-    metadata = found.metadata
-    return ComponentStatus(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        kind=kind,
-        wanted=wanted,
-        ready=ready,
-        up_to_date=up_to_date,
-    )
 
 
 def _leader(lease: Lease, now: datetime) -> LeaderStatus:
     spec = lease.spec
     silent = max(0.0, (now - datetime.fromisoformat(spec.renew_time)).total_seconds()) if spec.renew_time else None
-    allowed = (spec.lease_duration_seconds or 15) * _SILENT_LEASES
+    allowed_seconds = (spec.lease_duration_seconds or 15) * _MAX_MISSED_DURATIONS
     return LeaderStatus(
         lease=f"{lease.metadata.namespace}/{lease.metadata.name}",
-        duty=LEASES.get(lease.metadata.name, ""),
+        duty=LEASE_DUTIES.get(lease.metadata.name, ""),
         holder=spec.holder_identity or "",
         silent_seconds=silent,
         transitions=spec.lease_transitions or 0,
-        alive=bool(spec.holder_identity) and silent is not None and silent <= allowed,
+        alive=bool(spec.holder_identity) and silent is not None and silent <= allowed_seconds,
     )
 
 
-def _webhooks(seen: ClusterSnapshot) -> Iterator[WebhookStatus]:
-    wanted = {
+def _webhooks(snapshot: ClusterSnapshot) -> Iterator[WebhookStatus]:
+    called = {
         Key(target.namespace, target.name)
-        for configuration in seen.webhooks
+        for configuration in snapshot.webhooks
         for webhook in configuration.webhooks
         if (target := webhook.client_config.service)
     }
     ready: Counter[Key] = Counter()
-    for found in seen.slices:
-        if (key := service_key(found)) in wanted:
-            ready[key] += sum(map(endpoint_ready, found.endpoints or ()))
-    for configuration in sorted(seen.webhooks, key=lambda found: found.metadata.name):
+    for slice_ in snapshot.slices:
+        if (key := service_key(slice_)) in called:
+            ready[key] += sum(map(endpoint_ready, slice_.endpoints or ()))
+    for configuration in sorted(snapshot.webhooks, key=_name):
         for webhook in configuration.webhooks:
             yield _webhook(configuration, webhook, ready)
 
@@ -225,14 +225,14 @@ def _webhooks(seen: ClusterSnapshot) -> Iterator[WebhookStatus]:
 def _webhook(
     configuration: WebhookConfiguration, webhook: RegisteredWebhook, ready: Mapping[Key, int]
 ) -> WebhookStatus:
-    called = webhook.client_config
-    service = Key(called.service.namespace, called.service.name) if called.service else None
+    config = webhook.client_config
+    service = Key(config.service.namespace, config.service.name) if config.service else None
     return WebhookStatus(
         configuration=configuration.metadata.name,
         name=webhook.name,
-        target=str(service) if service else called.url or "",
+        target=str(service) if service else config.url or "",
         failure_policy=webhook.failure_policy,
-        trusted=bool(called.ca_bundle),
+        trusted=bool(config.ca_bundle),
         endpoints=ready.get(service, 0) if service else None,
     )
 
@@ -242,13 +242,13 @@ def _traffic(measured: MeasuredTraffic, services: Mapping[Key, InZoneShare]) -> 
         proxies=measured.proxies,
         answered=len(measured.by_node),
         problem=measured.problem,
-        in_zone=sum(shared.in_zone for shared in services.values()),
-        cross_zone=sum(shared.cross_zone for shared in services.values()),
-        flows=flows(measured.total()),
+        in_zone=sum(share.in_zone for share in services.values()),
+        cross_zone=sum(share.cross_zone for share in services.values()),
+        flows=zone_flows(measured.total()),
     )
 
 
-def _runtime_troubles(
+def _runtime_problems(
     components: Iterable[ComponentStatus], leaders: Iterable[LeaderStatus], webhooks: Iterable[WebhookStatus]
 ) -> Iterator[StatusProblem]:
     for component in components:
@@ -260,65 +260,70 @@ def _runtime_troubles(
             )
     for leader in leaders:
         if not leader.alive:
-            silent = "was never renewed" if leader.silent_seconds is None else f"silent {leader.silent_seconds:.0f} s"
             yield StatusProblem(
                 code="NoLeader",
-                sentence=f"nobody {leader.duty or 'leads'}: lease {leader.lease} is {silent}"
-                if leader.holder
-                else f"nobody {leader.duty or 'leads'}: lease {leader.lease} has no holder",
-                remedy="see that `zonewise controller` runs and may write its lease",
+                sentence=f"no process {leader.duty or 'leads'}: lease {leader.lease} {_lease_problem(leader)}",
+                remedy="check that `zonewise controller` runs and may write its lease",
             )
     for webhook in webhooks:
         if not webhook.healthy:
-            why = "no ready endpoint stands behind it" if webhook.trusted else "its caBundle is empty"
+            why = "its Service has no ready endpoint" if webhook.trusted else "its caBundle is empty"
             yield StatusProblem(
                 code="WebhookDown",
                 sentence=f"webhook {webhook.name} ({webhook.target}, {webhook.failure_policy}): {why}",
-                remedy="see that `zonewise webhook` runs and may write its webhook configuration",
+                remedy="check that `zonewise webhook` runs and may write its webhook configuration",
             )
 
 
-def _troubles(
-    services: Sequence[RoutingStatus], budgets: Iterable[BudgetStatus], readable: bool
-) -> Iterator[StatusProblem]:
-    if readable:
-        yield from _service_troubles(services)
+def _lease_problem(leader: LeaderStatus) -> str:
+    if not leader.holder:
+        return "has no holder"
+    if leader.silent_seconds is None:
+        return "was never renewed"
+    return f"was last renewed {leader.silent_seconds:.0f} s ago"
+
+
+def _budget_problems(budgets: Iterable[BudgetStatus]) -> Iterator[StatusProblem]:
     for budget in budgets:
         if budget.trouble:
-            sentence = f"budget {budget.namespace}/{budget.name}: {budget.trouble}"
             yield StatusProblem(
-                code="BudgetTrouble", sentence=sentence, remedy=f"kubectl -n {budget.namespace} describe tdb"
+                code="BudgetTrouble",
+                sentence=f"budget {budget.namespace}/{budget.name}: {budget.trouble}",
+                remedy=f"kubectl -n {budget.namespace} describe tdb",
             )
 
 
-def _traffic_troubles(measured: MeasuredTraffic, away: set[str]) -> Iterator[StatusProblem]:
-    """`away` are the nodes that are not ready."""
+def _traffic_problems(measured: MeasuredTraffic, not_ready: set[str]) -> Iterator[StatusProblem]:
+    """`not_ready`: names of nodes. Their proxies need no explanation of their own."""
     if not measured.proxies or not measured.problem:
         return
     why, remedy = measured.problem, f"kubectl get pods -A -o wide -l {APP_NAME_LABEL}={APP_PROXY}"
     if measured.forbidden:
         remedy = "allow `get` of pods/proxy where the proxies run"
-    elif measured.silent and away.issuperset(measured.silent):
+    elif measured.silent and not_ready.issuperset(measured.silent):
         nodes = sorted(measured.silent)
-        more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-        why = f"{', '.join(nodes[:_NAMED])}{more} {'is' if len(nodes) == 1 else 'are'} not ready"
+        why = f"{_some(nodes)} {'is' if len(nodes) == 1 else 'are'} not ready"
         remedy = f"kubectl describe node {nodes[0]}"
-    sentence = f"{len(measured.by_node)} of {measured.proxies} proxies told their traffic: {why}"
+    sentence = f"{len(measured.by_node)} of {measured.proxies} proxies reported their traffic: {why}"
     yield StatusProblem(code="TrafficUnknown", sentence=sentence, remedy=remedy)
 
 
-def _service_troubles(services: Sequence[RoutingStatus]) -> Iterator[StatusProblem]:
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def _service_problems(services: Sequence[RoutingStatus]) -> Iterator[StatusProblem]:
     for state, code, words in (
         (ServiceState.CUT_OFF, "ServicesCutOff", "clients that reach no endpoint"),
         (ServiceState.NOT_IN_FORCE, "ServicesNotInForce", "a policy that is not in force"),
     ):
         names = [str(service.outlook.key) for service in services if service.state is state]
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             have = "Service has" if len(names) == 1 else "Services have"
             yield StatusProblem(
                 code=code,
-                sentence=f"{len(names)} {have} {words}: {', '.join(names[:_NAMED])}{more}",
+                sentence=f"{len(names)} {have} {words}: {_some(names)}",
                 remedy=f"zonewise explain service {names[0]}",
             )
 
@@ -327,14 +332,14 @@ def _sentence(
     components: Sequence[ComponentStatus],
     leaders: Sequence[LeaderStatus],
     services: Sequence[RoutingStatus],
-    troubles: Sequence[StatusProblem],
+    problems: Sequence[StatusProblem],
 ) -> str:
-    if troubles:
-        return troubles[0].sentence if len(troubles) == 1 else f"{len(troubles)} things want looking at"
+    if problems:
+        return problems[0].sentence if len(problems) == 1 else f"{len(problems)} problems"
     if not components and not leaders:
-        return "Zonewise does not run here"
-    asking = sum(service.state is ServiceState.IN_FORCE for service in services)
-    if not asking:
-        return f"all well: none of {len(services)} Services asks for anything"
-    ask = "asks for a policy and has it" if asking == 1 else "ask for a policy and have it"
-    return f"all well: {asking} of {len(services)} Services {ask}"
+        return "Zonewise is not installed"
+    in_force = sum(service.state is ServiceState.IN_FORCE for service in services)
+    if not in_force:
+        return f"no problems; none of {len(services)} Services has a policy"
+    have = "has a policy, which is" if in_force == 1 else "have a policy, all"
+    return f"no problems; {in_force} of {len(services)} Services {have} in force"

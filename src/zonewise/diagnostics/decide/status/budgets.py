@@ -1,4 +1,4 @@
-"""What a budget says of itself, as `zonewise status` and the dashboard show it. Pure."""
+"""Status of a disruption budget, as `zonewise status` and the dashboard show it. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from zonewise.diagnostics.decide.status.report import BudgetDomainStatus, Budget
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.objects.policy import TopologyDisruptionBudget
 
-_IS_AN_ANSWER: Final = "InsufficientPods"
-"""Why a condition is False in the midst of every drain: the numbers say it, and nothing is amiss."""
+_EXPECTED_REASON: Final = "InsufficientPods"
+"""Reason of a False condition during every drain. It is no problem, and the numbers show it."""
 
 
-def budget_status(found: TopologyDisruptionBudget) -> BudgetStatus:
-    said = found.status
-    limit, problems = _limit(found)
+def budget_status(budget: TopologyDisruptionBudget) -> BudgetStatus:
+    status = budget.status
+    limit, problems = _limit(budget)
     return BudgetStatus(
-        namespace=found.metadata.namespace,
-        name=found.metadata.name,
+        namespace=budget.metadata.namespace,
+        name=budget.metadata.name,
         limit=limit,
-        enforcement=found.spec.enforcement,
-        allowed=said.disruptions_allowed,
-        healthy=said.current_healthy,
-        desired=said.desired_healthy,
-        pods=said.expected_pods,
-        charged=tuple(charge.name for charge in said.ledger),
+        enforcement=budget.spec.enforcement,
+        allowed=status.disruptions_allowed,
+        healthy=status.current_healthy,
+        desired=status.desired_healthy,
+        pods=status.expected_pods,
+        charged=tuple(charge.name for charge in status.ledger),
         charges=tuple(
             ChargeStatus(
-                pod=each.name, domain=each.domain, source=each.source, time=each.time, confirmed=each.confirmed
+                pod=charge.name,
+                domain=charge.domain,
+                source=charge.source,
+                time=charge.time,
+                confirmed=charge.confirmed,
             )
-            for each in said.ledger
+            for charge in status.ledger
         ),
         domains=tuple(
             BudgetDomainStatus(
@@ -40,22 +44,22 @@ def budget_status(found: TopologyDisruptionBudget) -> BudgetStatus:
                 desired=domain.desired,
                 allowed=domain.allowed,
             )
-            for domain in said.domains
+            for domain in status.domains
         ),
-        trouble="; ".join(problems or _amiss(found)),
+        trouble="; ".join(problems or _failed_conditions(budget)),
     )
 
 
-def _limit(found: TopologyDisruptionBudget) -> tuple[str, tuple[str, ...]]:
-    """As people say it, and why it is none."""
+def _limit(item: TopologyDisruptionBudget) -> tuple[str, tuple[str, ...]]:
+    """In words; or why the budget is invalid."""
     try:
-        budget = Budget.parse(found)
+        budget = Budget.parse(item)
     except BudgetError as error:
         return "", tuple(error.problems)
     return f"{budget.limit} in each {' and '.join(budget.split_keys)}" if budget.split_keys else budget.limit, ()
 
 
-def _amiss(found: TopologyDisruptionBudget) -> Iterator[str]:
-    for each in found.status.conditions:
-        if each.status == "False" and each.reason != _IS_AN_ANSWER:
-            yield f"{each.type}: {each.message or each.reason}"
+def _failed_conditions(budget: TopologyDisruptionBudget) -> Iterator[str]:
+    for condition in budget.status.conditions:
+        if condition.status == "False" and condition.reason != _EXPECTED_REASON:
+            yield f"{condition.type}: {condition.message or condition.reason}"

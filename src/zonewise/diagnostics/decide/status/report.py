@@ -1,6 +1,6 @@
-"""What `zonewise status` tells, as values: the fields of its JSON, which the dashboard shows too.
+"""The report of `zonewise status`: the fields of its JSON, some of which the dashboard shows too.
 
-Users read these fields in scripts: one is never renamed, only added.
+Scripts read these fields: they are added to, never renamed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from enum import StrEnum
 import msgspec
 
 from zonewise.diagnostics.decide.status.traffic import InZoneShare, ZoneFlow
-from zonewise.planning.forecast import ClusterForecast
+from zonewise.planning.forecast import ServiceForecast
 
 
 class ComponentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A Deployment or DaemonSet of ours; `up_to_date` pods are of its newest template."""
+    """A Deployment or DaemonSet of Zonewise; `up_to_date` counts pods of its newest template."""
 
     name: str
     namespace: str
@@ -29,7 +29,7 @@ class ComponentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class LeaderStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Who holds a lease; `silent_seconds` is by this machine's clock, None where it was never renewed."""
+    """The holder of a lease. `silent_seconds` is by this machine's clock, None if it was never renewed."""
 
     lease: str
     duty: str
@@ -40,7 +40,7 @@ class LeaderStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class WebhookStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A registered webhook of ours. `endpoints` are ready behind its Service, None where it is called by URL."""
+    """A registered webhook of Zonewise. `endpoints` counts ready ones of its Service, None if it is called by URL."""
 
     configuration: str
     name: str
@@ -55,7 +55,7 @@ class WebhookStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ZoneStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`drained` where nodes ask traffic to leave it; the name is empty for nodes that say no zone."""
+    """`drained`: annotations of its nodes drain it. The name is empty for nodes without a zone label."""
 
     name: str
     region: str
@@ -66,7 +66,7 @@ class ZoneStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ServiceState(StrEnum):
-    """`CutOff`: in force, and some clients reach no endpoint. `Unserved`: no endpoint takes traffic."""
+    """`CutOff`: in force, but some clients reach no endpoint. `Unserved`: no endpoint is ready."""
 
     IN_FORCE = "InForce"
     NOT_IN_FORCE = "NotInForce"
@@ -76,15 +76,15 @@ class ServiceState(StrEnum):
 
 
 class RoutingStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`outlook` is foreseen, `measured` was counted by node proxies, if any did."""
+    """`outlook` is the forecast; `measured` is counted by node proxies, if they run."""
 
     state: ServiceState
-    outlook: ClusterForecast
+    outlook: ServiceForecast
     measured: InZoneShare | None = None
 
 
 class ZoneTraffic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Measured since each proxy started: bytes between zones; `answered` of `proxies`, and why not all."""
+    """Bytes between zones since each proxy started. `problem` is why only `answered` of `proxies` reported."""
 
     proxies: int = 0
     answered: int = 0
@@ -107,7 +107,7 @@ class BudgetDomainStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 
 
 class ChargeStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A pod that is about to go, or gone and not replaced yet; `source` is how, `time` since when."""
+    """A pod that is leaving, or gone and not replaced yet; `source` is the cause, `time` the start."""
 
     pod: str
     domain: str
@@ -117,7 +117,7 @@ class ChargeStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`charged` pods are leaving on its account now, which `charges` tell more of; `trouble` is why it is not kept."""
+    """`charged` names the pods that are leaving now, `charges` has details; `trouble` is why it is not enforced."""
 
     namespace: str
     name: str
@@ -134,7 +134,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VolumeDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Volumes that one domain holds; `nodes` can reach them now, by their labels."""
+    """Volumes of one domain; `nodes` counts nodes that can reach them now, by their labels."""
 
     domain: str
     volumes: int
@@ -144,7 +144,7 @@ class VolumeDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class TakeoverStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`nodes`, in the zones `targets`, serve the volumes of `domain` in its place."""
+    """`nodes` in the zones `targets` serve the volumes of `domain`."""
 
     domain: str
     targets: tuple[str, ...]
@@ -160,7 +160,7 @@ class StatusProblem(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`installed` tells whether anything of Zonewise runs there; `unread` what could not be looked at, and why."""
+    """`installed`: a component of Zonewise is present. `unread`: kinds that may not be read, and why."""
 
     at: str
     server: str

@@ -1,4 +1,4 @@
-"""Volumes per domain and takeovers, from what Kubernetes knows of them: volumes' node affinity and nodes' labels. Pure."""
+"""Volumes per domain, and takeovers, from the volumes' node affinity and the nodes' labels. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from zonewise.topology.quantity import QuantityError, milli_value
 EVERYWHERE: Final = "everywhere"
 
 
-def volumes(found: Iterable[PersistentVolume], nodes: Sequence[Node]) -> tuple[VolumeDomain, ...]:
+def volume_domains(volumes: Iterable[PersistentVolume], nodes: Sequence[Node]) -> tuple[VolumeDomain, ...]:
     by_domain: dict[str, list[PersistentVolume]] = {}
-    for volume in found:
+    for volume in volumes:
         if volume.spec.csi and volume.spec.csi.driver == CSI_DRIVER:
             by_domain.setdefault(domain_of(volume), []).append(volume)
     labels = [node.metadata.labels for node in nodes]
     return tuple(
         VolumeDomain(
             domain=domain,
-            volumes=len(held),
-            bound=sum(volume.status.phase == "Bound" for volume in held),
-            bytes=sum(_bytes(volume) for volume in held),
-            nodes=sum(_reaches(held[0], each) for each in labels),
+            volumes=len(members),
+            bound=sum(volume.status.phase == "Bound" for volume in members),
+            bytes=sum(_bytes(volume) for volume in members),
+            nodes=sum(_reaches(members[0], node_labels) for node_labels in labels),
         )
-        for domain, held in sorted(by_domain.items())
+        for domain, members in sorted(by_domain.items())
     )
 
 
 def domain_of(volume: PersistentVolume) -> str:
-    """Such as `zone=eu-1a`: the term of the domain itself, not those of who takes it over."""
+    """Such as `zone=eu-1a`: from the term of the domain itself, not from those of takeovers."""
     for term in _terms(volume):
-        said = [
-            f"{each.key.removeprefix(CSI_TOPOLOGY_PREFIX)}={','.join(each.values)}"
-            for each in term.match_expressions
-            if each.key.startswith(CSI_TOPOLOGY_PREFIX)
+        segments = [
+            f"{requirement.key.removeprefix(CSI_TOPOLOGY_PREFIX)}={','.join(requirement.values)}"
+            for requirement in term.match_expressions
+            if requirement.key.startswith(CSI_TOPOLOGY_PREFIX)
         ]
-        if said:
-            return ", ".join(said)
+        if segments:
+            return ", ".join(segments)
     return EVERYWHERE
 
 
@@ -52,10 +52,11 @@ def _terms(volume: PersistentVolume) -> tuple[NodeTerm, ...]:
 
 
 def _reaches(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
-    """Drivers' terms only ever say In."""
+    """The driver's terms use only the operator In."""
     terms = _terms(volume)
     return not terms or any(
-        all(labels.get(each.key) in each.values for each in term.match_expressions) for term in terms
+        all(labels.get(requirement.key) in requirement.values for requirement in term.match_expressions)
+        for term in terms
     )
 
 
@@ -66,7 +67,7 @@ def _bytes(volume: PersistentVolume) -> int:
         return 0
 
 
-def takeovers(nodes: Iterable[Node]) -> tuple[TakeoverStatus, ...]:
+def takeover_statuses(nodes: Iterable[Node]) -> tuple[TakeoverStatus, ...]:
     serving: dict[str, list[Node]] = {}
     for node in nodes:
         for label in node.metadata.labels:
@@ -76,8 +77,8 @@ def takeovers(nodes: Iterable[Node]) -> tuple[TakeoverStatus, ...]:
     return tuple(
         TakeoverStatus(
             domain=domain,
-            targets=tuple(sorted({zone for node in by if (zone := zone_of(node.metadata.labels))})),
-            nodes=len(by),
+            targets=tuple(sorted({zone for node in takers if (zone := zone_of(node.metadata.labels))})),
+            nodes=len(takers),
         )
-        for domain, by in sorted(serving.items())
+        for domain, takers in sorted(serving.items())
     )

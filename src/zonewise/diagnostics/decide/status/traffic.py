@@ -1,7 +1,6 @@
-"""Traffic as node proxies measured it: their counters read, added up by zones and by Service, and compared. Pure.
+"""Traffic counters of the node proxies: parsed, and summed by zones and by Service. Pure.
 
-Counters start with each proxy, so that totals tell of different times; what happened between two looks is told by
-`since`.
+Each proxy counts from its own start, so totals cover different periods. `since` gives the traffic between two reads.
 """
 
 from __future__ import annotations
@@ -24,53 +23,53 @@ _NAMES: Final = ("namespace", "service", "client_zone", "endpoint_zone")
 
 
 class TrafficPath(NamedTuple):
-    """Whose traffic, and between which zones; a zone that is not known is empty, clients from elsewhere are `outside`."""
+    """A Service and two zones. An unknown zone is empty; the zone of clients from outside the cluster is `outside`."""
 
     service: Key
     client_zone: str
     endpoint_zone: str
 
 
-Bytes = Mapping[TrafficPath, float]
-"""Of one proxy."""
+ByteCounters = Mapping[TrafficPath, float]
+"""Bytes by path, of one proxy or summed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTraffic:
-    """What each proxy that answered has counted, by node; `proxies` is how many there are, `problem` why not all are told of.
+    """Counters of each proxy that answered, by node. `problem` is why not all `proxies` did.
 
-    `silent` are the nodes whose proxies gave no answer, `forbidden` where one may not even ask them.
+    `silent` are the nodes of those that did not; `forbidden`: the caller may not scrape them.
     """
 
-    by_node: Mapping[str, Bytes] = field(default_factory=dict)
+    by_node: Mapping[str, ByteCounters] = field(default_factory=dict)
     proxies: int = 0
     problem: str = ""
     silent: Sequence[str] = ()
     forbidden: bool = False
 
     def total(self) -> dict[TrafficPath, float]:
-        found: dict[TrafficPath, float] = defaultdict(float)
-        for counted in self.by_node.values():
-            for path, carried in counted.items():
-                found[path] += carried
-        return dict(found)
+        total: dict[TrafficPath, float] = defaultdict(float)
+        for counters in self.by_node.values():
+            for path, amount in counters.items():
+                total[path] += amount
+        return dict(total)
 
     def since(self, before: MeasuredTraffic) -> dict[TrafficPath, float]:
-        """What came since; a proxy that started again has counted all of it since.
+        """The increments. All that a restarted proxy has counted is new.
 
-        Of one that was not heard then nothing is known to be recent: it may have counted for weeks.
+        A proxy that did not answer before is left out: it may have counted for weeks.
         """
-        found: dict[TrafficPath, float] = defaultdict(float)
+        increments: dict[TrafficPath, float] = defaultdict(float)
         for node in self.by_node.keys() & before.by_node.keys():
-            counted, earlier = self.by_node[node], before.by_node[node]
-            restarted = any(counted.get(path, 0.0) < carried for path, carried in earlier.items())
-            for path, carried in counted.items():
-                found[path] += carried if restarted else carried - earlier.get(path, 0.0)
-        return {path: carried for path, carried in found.items() if carried}
+            counters, earlier = self.by_node[node], before.by_node[node]
+            restarted = any(counters.get(path, 0.0) < amount for path, amount in earlier.items())
+            for path, amount in counters.items():
+                increments[path] += amount if restarted else amount - earlier.get(path, 0.0)
+        return {path: amount for path, amount in increments.items() if amount}
 
 
 class ZoneFlow(msgspec.Struct, frozen=True, rename="camel"):
-    """Bytes from the clients of one zone to the endpoints of one, over all Services."""
+    """Bytes from the clients of one zone to the endpoints of one zone, over all Services."""
 
     client_zone: str
     endpoint_zone: str
@@ -78,49 +77,49 @@ class ZoneFlow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class InZoneShare(msgspec.Struct, frozen=True, rename="camel"):
-    """Of one Service: bytes that stayed in their zone, and that did not."""
+    """Bytes of one Service that stayed in their zone, and that left it."""
 
     in_zone: int = 0
     cross_zone: int = 0
 
     @property
     def share(self) -> float | None:
-        whole = self.in_zone + self.cross_zone
-        return self.in_zone / whole if whole else None
+        total = self.in_zone + self.cross_zone
+        return self.in_zone / total if total else None
 
 
-def read_bytes(exposed: str) -> dict[TrafficPath, float]:
-    """Of the text that a proxy answers a scrape with; a sample that is not whole counts as none."""
-    found: dict[TrafficPath, float] = {}
-    for sample in _SAMPLE.finditer(exposed):
-        labels = {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(sample[1])}
+def parse_counters(text: str) -> dict[TrafficPath, float]:
+    """From the Prometheus text of a proxy. Malformed samples are skipped."""
+    counters: dict[TrafficPath, float] = {}
+    for sample in _SAMPLE.finditer(text):
+        labels = {name: _ESCAPED.sub(_unescape, value) for name, value in _LABEL.findall(sample[1])}
         try:
             namespace, service, client, endpoint = (labels[name] for name in _NAMES)
-            found[TrafficPath(Key(namespace, service), client, endpoint)] = float(sample[2])
+            counters[TrafficPath(Key(namespace, service), client, endpoint)] = float(sample[2])
         except (KeyError, ValueError):
             continue
-    return found
+    return counters
 
 
-def _unescaped(mark: re.Match[str]) -> str:
-    return "\n" if mark[1] == "n" else mark[1]
+def _unescape(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
 
 
-def flows(carried: Bytes) -> tuple[ZoneFlow, ...]:
-    found: dict[tuple[str, str], float] = defaultdict(float)
-    for path, amount in carried.items():
-        found[path.client_zone, path.endpoint_zone] += amount
-    return tuple(ZoneFlow(client, endpoint, int(amount)) for (client, endpoint), amount in sorted(found.items()))
+def zone_flows(counters: ByteCounters) -> tuple[ZoneFlow, ...]:
+    totals: dict[tuple[str, str], float] = defaultdict(float)
+    for path, amount in counters.items():
+        totals[path.client_zone, path.endpoint_zone] += amount
+    return tuple(ZoneFlow(client, endpoint, int(amount)) for (client, endpoint), amount in sorted(totals.items()))
 
 
-def by_service(carried: Bytes, zones: Iterable[str]) -> dict[Key, InZoneShare]:
-    """Only between zones of the cluster: what comes from outside, or whose place nobody knows, is neither in nor across."""
-    known = set(zones)
-    stayed: dict[Key, float] = defaultdict(float)
-    crossed: dict[Key, float] = defaultdict(float)
-    for (service, client, endpoint), amount in carried.items():
-        if client in known and endpoint in known:
-            (stayed if client == endpoint else crossed)[service] += amount
+def share_by_service(counters: ByteCounters, zones: Iterable[str]) -> dict[Key, InZoneShare]:
+    """Only traffic between known zones of the cluster counts; that of outside clients is neither in zone nor across."""
+    zone_names = set(zones)
+    in_zone: dict[Key, float] = defaultdict(float)
+    across: dict[Key, float] = defaultdict(float)
+    for (service, client, endpoint), amount in counters.items():
+        if client in zone_names and endpoint in zone_names:
+            (in_zone if client == endpoint else across)[service] += amount
     return {
-        service: InZoneShare(int(stayed[service]), int(crossed[service])) for service in sorted({*stayed, *crossed})
+        service: InZoneShare(int(in_zone[service]), int(across[service])) for service in sorted({*in_zone, *across})
     }
