@@ -20,7 +20,7 @@ from zonewise.cli.main import cli, main
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents, identity
 from zonewise.install.decide.kinds import ORDER
 from zonewise.install.decide.rights import Right, rights_to_install
-from zonewise.install.remove import SLICE_MARKS
+from zonewise.install.remove import SLICE_METADATA
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 
@@ -152,7 +152,7 @@ def _mark_what_programs_mark(site: Site) -> None:
     grant = pod | {"metadata": {"name": "leaving", "annotations": granted}}
     flags = ("--server-side", f"--field-manager={DISRUPTION_FIELD_MANAGER}")
     site.kubectl("apply", *flags, "-f", "-", given=json.dumps(grant))
-    metadata = {kind: dict.fromkeys(marks, "x") for kind, marks in SLICE_MARKS.items()}
+    metadata = {kind: dict.fromkeys(marks, "x") for kind, marks in SLICE_METADATA.items()}
     found = {"metadata": {"name": "own", **metadata}, "addressType": "IPv4", "endpoints": [], "ports": []}
     site.plane.request("POST", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", found)
 

@@ -6,7 +6,7 @@ import signal
 from support.disruption.processes import install
 from support.lab.machine import ZONEWISE
 from support.process import Program, wait_for
-from support.slices.cluster import World
+from support.slices.cluster import ClusterNamespace
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import LEASES
 
@@ -19,9 +19,11 @@ def watches_of(program: Program, resource: str) -> float:
     return sum(float(count) for labels, count in requests if f'resource="{resource}",verb="watch"' in labels)
 
 
-async def test_parts_share_watches_and_do_not_wait_for_each_other(slice_plane: ControlPlane, world: World) -> None:
+async def test_parts_share_watches_and_do_not_wait_for_each_other(
+    slice_plane: ControlPlane, ns: ClusterNamespace
+) -> None:
     arguments = ("--kubeconfig", slice_plane.kubeconfig, "--health-port", 0, "--log-format", "json")
-    lease = ("--lease-namespace", world.namespace)
+    lease = ("--lease-namespace", ns.namespace)
     program = Program(str(ZONEWISE), "controller", "--parts", "slices,disruption", *arguments, *lease)
     try:
         assert program.line("controller started")["mode"] == "own"
@@ -36,7 +38,7 @@ async def test_parts_share_watches_and_do_not_wait_for_each_other(slice_plane: C
         program.signal(signal.SIGTERM)
         assert program.end() == 0
         assert program.events.count("leadership released") == 2
-        leases = (await world.client.list(LEASES, world.namespace)).items
+        leases = (await ns.client.list(LEASES, ns.namespace)).items
         assert len(leases) == 2
         assert not any(lease.spec.holder_identity for lease in leases)
     finally:

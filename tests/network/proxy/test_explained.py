@@ -65,7 +65,7 @@ class Case:
     def explained(self) -> ServiceReport:
         nodes = tuple(self.cluster.nodes.values())
         return build_service_report(
-            self.asked, self.slices, nodes, client="here", node=self.at, data_planes=DataPlanes(all_services=True)
+            self.service, self.slices, nodes, client="here", node=self.at, data_planes=DataPlanes(all_services=True)
         )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible_topology, takeover_key
-from zonewise.ceph.decide.takeover import NOTHING, TakeoverDomain, TakeoverMap
+from zonewise.ceph.decide.takeover import NO_TAKEOVERS, TakeoverDomain, TakeoverMap
 from zonewise.diagnostics.decide.explain.volume import (
     VolumeFacts,
     VolumeReach,
@@ -41,7 +41,7 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
     return {"metadata": {"name": "pv"}, "spec": spec}
 
 
-def report(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> VolumeReport:
+def report(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NO_TAKEOVERS) -> VolumeReport:
     return build_volume_report(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
 
 
