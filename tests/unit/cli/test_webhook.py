@@ -46,7 +46,7 @@ def test_the_guard_brings_its_policy_along() -> None:
 def test_parts_that_do_not_exist_are_named() -> None:
     done = CliRunner().invoke(webhook, ["--parts", "overlay,evictions", "--url", "https://h:1"])
     assert done.exit_code == 2
-    assert "'evictions' is no part; write one or more of overlay, disruption" in done.output
+    assert "unknown part 'evictions'; write one or more of overlay, disruption" in done.output
 
 
 REFUSED = {
