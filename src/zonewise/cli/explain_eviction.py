@@ -81,7 +81,7 @@ def _lines(report: EvictionReport) -> Iterator[str]:
     yield from (f"Budget     {problem}" for problem in report.unreadable)
     yield from (_stock_line(stock) for stock in report.stock)
     if report.budgets:
-        yield f"Guard      {'registered' if report.guarded else 'not registered: budgets hold nobody'}"
+        yield f"Guard      {'registered' if report.guarded else 'not registered: budgets are not enforced'}"
         yield f"Leader     {_leader(report.leader)}"
     yield from (f"To change it: {remedy}" for remedy in report.remedies)
 
@@ -113,5 +113,5 @@ def _stock_line(stock: PdbReport) -> str:
 
 def _leader(leader: LeaderReport) -> str:
     if leader.trouble or leader.silent_seconds is None:
-        return leader.trouble or "not known: its lease may not be read"
-    return f"{leader.holder} keeps the numbers, heard of {leader.silent_seconds:.0f} s ago"
+        return leader.trouble or "unknown: no permission to read its lease"
+    return f"{leader.holder}, lease renewed {leader.silent_seconds:.0f} s ago"

@@ -174,25 +174,25 @@ async def _install(
     from zonewise.kube.client.client import Client
 
     force = options["force_conflicts"]
-    gone = components.superseded(chosen, mode, values)
+    superseded = components.superseded(chosen, mode, values)
     async with Client(access, wait_for_server=False) as client:
         documents = await _with_own_namespace(client, components.documents(chosen, mode, values))
         if options["diff"]:
-            return await _diff(client, documents, gone, force=force)
+            return await _diff(client, documents, superseded, force=force)
         async for outcome in apply.apply(client, documents, force=force):
             click.echo(outcome)
         if options["wait"]:  # before the objects that it replaces are removed
             await apply.until_ready(client, documents, options["timeout"])
-        async for outcome in apply.remove(client, gone):
+        async for outcome in apply.remove(client, superseded):
             click.echo(outcome)
     return 0
 
 
-async def _diff(client: Client, documents: list[Document], gone: list[Document], *, force: bool) -> int:
+async def _diff(client: Client, documents: list[Document], superseded: list[Document], *, force: bool) -> int:
     from zonewise.install import apply
 
     differs = False
-    for differences in (apply.compare(client, documents, force=force), apply.compare_removed(client, gone)):
+    for differences in (apply.compare(client, documents, force=force), apply.compare_removed(client, superseded)):
         async for difference in differences:
             click.echo(difference, nl=False)
             differs = True

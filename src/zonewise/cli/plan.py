@@ -234,12 +234,12 @@ _ORDERS: dict[str, Callable[[ComparisonRow], Any]] = {
 """Equal rows stay in the order of their names."""
 
 
-def _lines(found: Comparison, shown: list[ComparisonRow], limit: int, *, wide: bool) -> Iterator[str]:
-    nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
-    yield f"{sum(found.zones.values())} client nodes by zone: {nodes}"
-    yield from (f"what if: {change}" for change in found.changes)
+def _lines(comparison: Comparison, shown: list[ComparisonRow], limit: int, *, wide: bool) -> Iterator[str]:
+    nodes = ", ".join(f"{zone} {count}" for zone, count in comparison.zones.items()) or "none"
+    yield f"{sum(comparison.zones.values())} client nodes by zone: {nodes}"
+    yield from (f"what if: {change}" for change in comparison.changes)
     yield ""
-    with_cost = found.today.cost is not None
+    with_cost = comparison.today.cost is not None
     numbers = ["IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES", *(["COST/MONTH"] if with_cost else [])]
     rows: list[list[str]] = []
     for row in shown[:limit]:
@@ -251,7 +251,7 @@ def _lines(found: Comparison, shown: list[ComparisonRow], limit: int, *, wide: b
     if len(shown) > limit:
         yield f"and {printing.count(len(shown) - limit, 'more Service')}"
     yield ""
-    yield _summary(found)
+    yield _summary(comparison)
 
 
 def _cells(row: ComparisonRow, *, with_cost: bool, wide: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from zonewise.api import names
 from zonewise.cli.main import cli
 from zonewise.cli.man import CommandEntry, entries
-from zonewise.cli.schemas import ACCOUNTS, fields
+from zonewise.cli.schemas import STRUCTS, fields
 from zonewise.install.components import SUMMARY, InstallComponent, InstallMode, ManifestValues, documents
 
 
@@ -159,7 +159,7 @@ def _json() -> Iterator[str]:
         "",
         "Output of commands with `-o json`. Fields are added, but never renamed. Paths are in the syntax of `jq`.",
     )
-    for command in ACCOUNTS:
+    for command in STRUCTS:
         yield from ("", f"### zonewise {command} -o json", "", "| field | type |", "|---|---|")
         yield from (f"| `{field.path}` | {_cell(field.type)} |" for field in fields(command))
     yield ""

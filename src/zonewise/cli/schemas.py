@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-ACCOUNTS: Final[Mapping[str, str]] = {
+STRUCTS: Final[Mapping[str, str]] = {
     "csi doctor": "zonewise.ceph.decide.journal_report:Findings",
     "csi journal": "zonewise.ceph.decide.journal_report:Journals",
     "doctor": "zonewise.diagnostics.decide.doctor.findings:Diagnosis",
@@ -36,8 +36,8 @@ class SchemaField(NamedTuple):
     type: str
 
 
-def account_of(command: str) -> Any:
-    module, _, name = ACCOUNTS[command].partition(":")
+def struct_of(command: str) -> Any:
+    module, _, name = STRUCTS[command].partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -45,7 +45,7 @@ def schema(command: str) -> dict[str, Any]:
     """JSON Schema, draft 2020-12."""
     import msgspec
 
-    return msgspec.json.schema(account_of(command))
+    return msgspec.json.schema(struct_of(command))
 
 
 def fields(command: str) -> Iterator[SchemaField]:

@@ -260,11 +260,11 @@ def _churn(options: dict[str, Any]) -> str:
             return tables.churn_text(reports)
 
 
-def _rendered(made: tuple[ResultTable, ...], output: str) -> str:
+def _rendered(result_tables: tuple[ResultTable, ...], output: str) -> str:
     from zonewise.simulator.decide import tables
     from zonewise.simulator.decide.results import Results
 
-    results = Results(made)
+    results = Results(result_tables)
     match output:
         case "json":
             return tables.as_json(results)
@@ -278,10 +278,10 @@ def _rendered(made: tuple[ResultTable, ...], output: str) -> str:
             return tables.text(results)
 
 
-def _draw(made: tuple[ResultTable, ...], directory: Path) -> None:
+def _draw(result_tables: tuple[ResultTable, ...], directory: Path) -> None:
     from zonewise.simulator.decide.plots import PLOTS
 
-    for table in made:
+    for table in result_tables:
         for name, plot in PLOTS.items():
             _deliver(plot(table.rows) + "\n", directory / f"{Path(table.dataset).stem}-{name}.svg")
 

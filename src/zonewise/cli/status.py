@@ -205,12 +205,12 @@ def _traffic_lines(found: ClusterStatus, fresh: Bytes, seconds: float) -> Iterat
         why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
         yield from printing.labelled("Traffic", f"not measured{why}")
         return
-    who = f"{traffic.answered} of {printing.count(traffic.proxies, 'proxy', 'proxies')}"
+    sources = f"{traffic.answered} of {printing.count(traffic.proxies, 'proxy', 'proxies')}"
     if traffic.share is None:
-        yield from printing.labelled("Traffic", f"none between zones yet, by {who}")
+        yield from printing.labelled("Traffic", f"none between zones yet, by {sources}")
         return
     share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
-    yield from printing.labelled("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
+    yield from printing.labelled("Traffic", f"{share} in its zone, {crossed} crossed, since {sources} started")
     if fresh and seconds:
         from zonewise.diagnostics.decide.status.traffic import InZoneShare, by_service
 

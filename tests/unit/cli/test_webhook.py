@@ -1,4 +1,4 @@
-"""`zonewise webhook` as far as it goes without a cluster: what it prints, and what it refuses."""
+"""`zonewise webhook` without a cluster: printed objects and usage errors."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def printed(*arguments: str) -> dict[str, object]:
     return dict(registered)
 
 
-def test_the_configuration_leaves_slices_alone_when_we_are_away() -> None:
+def test_overlay_webhook_ignores_failures() -> None:
     registered = printed("--url", "https://10.0.0.5:8443")
     assert registered["clientConfig"] == {"url": "https://10.0.0.5:8443/endpointslices"}
     assert (registered["failurePolicy"], registered["sideEffects"]) == ("Ignore", "None")
@@ -27,12 +27,12 @@ def test_the_configuration_leaves_slices_alone_when_we_are_away() -> None:
     assert registered["objectSelector"] == {"matchLabels": stock}
 
 
-def test_a_service_is_reached_by_its_name() -> None:
+def test_service_flag_sets_the_client_config() -> None:
     reference = {"namespace": "ours", "name": "hook", "path": "/endpointslices", "port": 443}
     assert printed("--service", "ours/hook")["clientConfig"] == {"service": reference}
 
 
-def test_the_guard_brings_its_policy_along() -> None:
+def test_disruption_part_prints_policy_binding_and_webhooks() -> None:
     arguments = ["--parts", "disruption", "--url", "https://10.0.0.5:8443", "--print"]
     done = CliRunner().invoke(webhook, arguments, catch_exceptions=False)
     policy, binding, registered = yaml.safe_load_all(done.output)
@@ -43,7 +43,7 @@ def test_the_guard_brings_its_policy_along() -> None:
     assert evictions["sideEffects"] == deletes["sideEffects"] == "NoneOnDryRun"
 
 
-def test_parts_that_do_not_exist_are_named() -> None:
+def test_unknown_parts_are_refused() -> None:
     done = CliRunner().invoke(webhook, ["--parts", "overlay,evictions", "--url", "https://h:1"])
     assert done.exit_code == 2
     assert "unknown part 'evictions'; write one or more of overlay, disruption" in done.output
@@ -62,14 +62,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
-    arguments, words = REFUSED[name]
+def test_invalid_flags_are_refused(name: str) -> None:
+    arguments, message = REFUSED[name]
     with pytest.raises(UsageError) as refused:
         CliRunner().invoke(webhook, arguments, catch_exceptions=False)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_a_kubeconfig_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_refused_before_start(tmp_path: Path) -> None:
     arguments = ["--url", "https://h:1", "--kubeconfig", str(tmp_path / "none")]
     with pytest.raises(ConfigError, match="cannot be read"):
         CliRunner().invoke(webhook, arguments, catch_exceptions=False)
