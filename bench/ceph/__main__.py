@@ -27,10 +27,13 @@ LISTED = 10_000
 GOAL = {8: 1.3}
 
 NOTES = """\
-One Ceph of three OSDs on this machine, in memory. Images of 1 GiB, dealt out to three zones' pools. Ours is `zonewise csi controller` over its socket: the pool is chosen, the name
-reserved in the journal, the image made, the journal told. librbd is called by as many threads of one process, with everything open, and keeps no journal; `rbd` is a process per
-image. Ours makes a plain image with the four calls to OSDs that librbd makes too, without what librbd looks up before each. All three in turn within each round; medians over rounds. Journal operations are those sent to OSDs, counted by the journal itself; that many are the least for
-names that are reserved before and confirmed after, and ids that are looked up before anything is removed.
+One Ceph of three OSDs on this machine, in memory.
+Images of 1 GiB, distributed over three zones' pools.
+Ours is `zonewise csi controller` over its socket: it chooses the pool, reserves the name in the journal, creates the image, and updates the journal.
+librbd is called by as many threads of one process, with everything open, and keeps no journal; `rbd` is a process per image.
+Ours creates a plain image with the four OSD calls that librbd also makes, without the lookups of librbd before each.
+All three in turn within each round; medians over rounds.
+Journal operations are those sent to OSDs, counted by the journal itself; that many are the minimum for names that are reserved before and confirmed after, and ids that are looked up before anything is removed.
 Listing asks for all pages over the socket; its volumes are entries that were written into the journal directly."""
 
 Figures = dict[tuple[str, str, int], list[Timed]]

@@ -23,10 +23,10 @@ ROUNDS = 3
 PEER = "kube-controller-manager"
 
 NOTES = """\
-Each run starts a controller on a cluster that has all Services and ready pods but no slice, and then goes on with it: all slices, one pod after the other becoming ready
-(the time from before the pod's status is written until a watcher has the slice that says so), and the rolling replacement of a thousand pods with a surge of one, forty Services at once.
-The stock controller runs alone in its process, without a lease, with --kube-api-qps=500 --kube-api-burst=1000; as shipped it allows itself 20 requests a second and 30 at once, which one row shows.
-Slice writes are counted by a watcher. Resident memory counts the pages of the program files; anonymous memory does not."""
+Each run starts a controller on a cluster that has all Services and ready pods but no slice, and then continues with it: all slices, one pod after the other becoming ready (the time from before the pod's status is written until a watcher has the slice that contains it), and the rolling replacement of a thousand pods with a surge of one, forty Services at once.
+The stock controller runs alone in its process, without a lease, with --kube-api-qps=500 --kube-api-burst=1000; one row shows its default of 20 requests a second and 30 at once.
+Slice writes are counted by a watcher.
+Resident memory counts the pages of the program files; anonymous memory does not."""
 
 
 async def measure(plane: ControlPlane, services: int, rounds: int) -> list[dict[str, dict[str, float]]]:

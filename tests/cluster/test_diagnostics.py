@@ -236,7 +236,7 @@ WRONG_NAMES = {
 BAD_VALUES = {
     "plan --set same-zone=Bogus": "write Balanced, Prefer, Require",
     "plan --set nonsense=1": "is no policy",
-    "plan --add-nodes eu-1a=many": "is no whole number",
+    "plan --add-nodes eu-1a=many": "is not a whole number",
     "plan --gb much": "write a number",
     "plan -l !!": "",
     "explain dns web.shop --from-ip nowhere": "is no address",

@@ -169,7 +169,7 @@ def test_a_lost_zones_volumes_are_taken_over(tour: Lab) -> None:
     assert "zone-a" in place or "zone-b" in place
 
 
-@pytest.mark.parametrize("block", DOCS, ids=[block.place for block in DOCS])
+@pytest.mark.parametrize("block", DOCS, ids=[block.location for block in DOCS])
 def test_what_the_docs_say_can_be_typed(tour: Lab, block: Block, tmp_path: Path) -> None:
     typed(tour, block.commands, tmp_path)
 

@@ -74,6 +74,7 @@ APP_DNS: Final = "zonewise-dns"
 OVERLAY_CONFIGURATION: Final = "zonewise-overlay"
 DISRUPTION_CONFIGURATION: Final = "zonewise-disruption"
 DELETE_POLICY: Final = "zonewise-deletes"
+AGGREGATE_LABEL: Final = "zonewise.dev/aggregate-to-disruption"  # on a ClusterRole that reads scales of other kinds
 DISRUPTION_LABEL: Final = "zonewise.dev/disruption"  # on a Namespace: `unguarded` exempts it
 
 # Leases of leaders. Stable.

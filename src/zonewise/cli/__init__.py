@@ -1,1 +1,1 @@
-"""The `zonewise` command: one module per subcommand, each loaded only when it runs."""
+"""The `zonewise` command line: one module per subcommand, each imported only when it runs."""

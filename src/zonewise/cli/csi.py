@@ -1,4 +1,4 @@
-"""`zonewise csi`: the Ceph CSI driver's processes, and what people do about volumes. A module per command."""
+"""`zonewise csi`: the Ceph CSI driver's processes and administration of volumes, with one module per command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from zonewise.cli.lazy_group import LazyGroup
 
 MEMBERS = {
     "controller": ("zonewise.cli.csi_server:controller", "Provision volumes in the pool of the pod's domain."),
-    "doctor": ("zonewise.cli.csi_doctor:doctor", "Find what is left of volumes that nobody has, and remove it."),
-    "giveback": ("zonewise.cli.csi_takeover:giveback", "Give a domain that is back to its own nodes."),
-    "journal": ("zonewise.cli.csi_journal:journal", "Print which names were given to which volumes and snapshots."),
-    "node": ("zonewise.cli.csi_server:node", "Mount volumes on this node, and say in which domains it is."),
-    "takeover": ("zonewise.cli.csi_takeover:takeover", "Let other domains' nodes use the volumes of one that failed."),
+    "doctor": ("zonewise.cli.csi_doctor:doctor", "Find orphaned and unfinished volumes in Ceph, and remove them."),
+    "giveback": ("zonewise.cli.csi_takeover:giveback", "End the takeover of a domain that has recovered."),
+    "journal": ("zonewise.cli.csi_journal:journal", "List volumes and snapshots from the journals in Ceph."),
+    "node": ("zonewise.cli.csi_server:node", "Mount volumes on this node and advertise its domains."),
+    "takeover": ("zonewise.cli.csi_takeover:takeover", "Let nodes of other domains use the volumes of a failed one."),
 }
-"""By name: where the command lives, and its line in the help."""
+"""Command name to its location and its help line."""
 
 
 @click.group(
@@ -23,4 +23,4 @@ MEMBERS = {
     epilog="Example: zonewise csi takeover zone=zone-a zone-b zone-c",
 )
 def csi() -> None:
-    """Ceph RBD and CephFS volumes, provisioned where the pod is."""
+    """Ceph RBD and CephFS volumes, provisioned in the pod's domain."""

@@ -1,4 +1,4 @@
-"""`zonewise csi doctor`: what the journals and Ceph do not agree on, and putting it right."""
+"""`zonewise csi doctor`: compares the journals with Ceph, and repairs the differences."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Examples:
-  zonewise csi doctor --config csi.json            look, and change nothing
-  zonewise csi doctor --repair                     remove what nobody needs
+  zonewise csi doctor --config csi.json            only report
+  zonewise csi doctor --repair                     also remove orphans and leftovers
 """
 )
 @config_option
 @cluster_option
-@click.option("--repair", is_flag=True, help="Remove orphans and finish what was left unfinished.")
+@click.option("--repair", is_flag=True, help="Remove orphans and complete interrupted operations.")
 @click.option(
     "--older-than",
     type=click.FloatRange(0),
     default=600.0,
     show_default=True,
-    help="Seconds after which an unfinished volume counts as given up: before, its controller may be at it.",
+    help="Age in seconds from which an unfinished volume is a finding. A younger one may still be in progress.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than: float, output: str) -> None:
     """Compare the journals with what is in Ceph: orphans, unfinished volumes, leftover snapshots, lost data.
 
-    Exits with 1 when something is wrong and was not repaired, or a pool is away and could not be looked at.
+    The exit code is 1 if a finding was not repaired, or if a pool is unavailable and could not be examined.
     """
     from zonewise.ceph.backend.cephfs import CephFsBackend
     from zonewise.ceph.backend.rbd import RbdBackend
@@ -69,7 +69,7 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
         for kind, pool in sorted(seen.forbidden):
             what = "images" if kind is VolumeKind.RBD else "subvolumes"
             click.echo(
-                f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
+                f"{what} in {pool} of cluster {cluster.name} were not examined: the user may not list them", err=True
             )
         for pool, why in sorted(seen.unavailable.items()):
             click.echo(f"pool {pool} of cluster {cluster.name} could not be looked at in full: {why}", err=True)
@@ -77,19 +77,19 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     if output == "json":
         printing.echo_data(rows, "json")
     else:
-        for line in told(rows, repair=repair, away=away):
+        for line in finding_lines(rows, repair=repair, away=away):
             click.echo(line)
     ctx.exit(1 if away or any(not row.done for row in rows) else 0)
 
 
-def told(rows: Sequence[FsckFindingReport], *, repair: bool, away: bool) -> Iterator[str]:
-    """A line for each finding, and how many there are; `away`: not everything could be looked at."""
+def finding_lines(rows: Sequence[FsckFindingReport], *, repair: bool, away: bool) -> Iterator[str]:
+    """A line per finding, and their number. `away`: some pools could not be examined."""
     for row in rows:
         mark = "repaired" if row.done else "left" if row.left else "wrong"
-        became = row.done or (f"left alone: {row.left}" if row.left else "")
-        yield f"{mark:8} {row.code:18} {row.what} {row.sentence}{': ' * bool(became)}{became}"
+        outcome = row.done or (f"left alone: {row.left}" if row.left else "")
+        yield f"{mark:8} {row.code:18} {row.what} {row.sentence}{': ' * bool(outcome)}{outcome}"
     if rows:
         repaired = sum(bool(row.done) for row in rows)
         yield f"{len(rows)} findings" + (f", {repaired} repaired" if repair else "")
     else:
-        yield "nothing is wrong" + (" in what could be looked at" if away else "")
+        yield "nothing is wrong" + (" in what could be examined" if away else "")

@@ -1,4 +1,4 @@
-"""`zonewise csi journal`: what the driver's journals in Ceph say, for people."""
+"""`zonewise csi journal`: lists the entries of the driver's journals in Ceph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ config_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     default=CONFIG,
     show_default=True,
-    help="The driver's configuration: which Ceph clusters there are, and as whom to look.",
+    help="Configuration file of the driver: the Ceph clusters and their users.",
 )
-cluster_option = click.option("--cluster", "only", default="", metavar="ID", help="Only this cluster of them.")
+cluster_option = click.option("--cluster", "only", default="", metavar="ID", help="Only this cluster. [default: all]")
 
 
 @click.command(
@@ -31,23 +31,23 @@ cluster_option = click.option("--cluster", "only", default="", metavar="ID", hel
 Examples:
   zonewise csi journal --config csi.json
   zonewise csi journal --pool rbd-zone-a           volumes and snapshots in one pool
-  zonewise csi journal pvc-0b1c8a3e -o json        all that is known about one
+  zonewise csi journal pvc-0b1c8a3e -o json        one volume, with all fields
 """
 )
 @click.argument("words", nargs=-1, metavar="[NAME-OR-ID]...")
 @config_option
 @cluster_option
-@click.option("--pool", default="", help="Only what has its data there.")
-@click.option("--state", type=click.Choice(["reserved", "ready", "deleting"]), help="Only what is in this state.")
+@click.option("--pool", default="", help="Only entries whose data is in this pool.")
+@click.option("--state", type=click.Choice(["reserved", "ready", "deleting"]), help="Only entries in this state.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
 def journal(
     ctx: click.Context, words: tuple[str, ...], config: Path, only: str, pool: str, state: str | None, output: str
 ) -> None:
-    """List volumes and snapshots as the journals have them: name, state, pool, domain, size, origin, id.
+    """List volumes and snapshots from the journals: name, state, pool, domain, size, origin, id.
 
-    `reserved` is what is being made, or was when its controller died; a retry goes on from there. Exits with 1 when a NAME-OR-ID is
-    nowhere, or a pool is away that may have a journal.
+    A `reserved` entry is being created, or its controller died while creating it; a retry continues from there. The exit
+    code is 1 if a NAME-OR-ID is in no journal, or if a pool that may hold a journal is unavailable.
     """
     from zonewise.ceph.controller import journal_pools
 
@@ -61,7 +61,7 @@ def journal(
             for written, entry in entries(cluster, seen.with_journal)
             if (not pool or entry.pool == pool)
             and (state is None or entry.state == state)
-            and _asked(written, entry, words)
+            and _selected(written, entry, words)
         ]
     if output == "json":
         from zonewise.ceph.decide.journal_report import entry_report
@@ -71,17 +71,15 @@ def journal(
         )
     else:
         click.echo("\n".join(_table(found)))
-    known = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
-    nowhere = [
-        f"no journal {'that could be asked ' if away else ''}has {word!r}" for word in words if word not in known
-    ]
-    for problem in (*away, *nowhere):
+    names = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
+    missing = [f"no {'available ' if away else ''}journal has {word!r}" for word in words if word not in names]
+    for problem in (*away, *missing):
         click.echo(problem, err=True)
-    ctx.exit(1 if away or nowhere else 0)
+    ctx.exit(1 if away or missing else 0)
 
 
 def clusters(config: Path, only: str) -> Iterator[CephCluster]:
-    """Connections as the driver's own user."""
+    """Connections with the driver's own Ceph user."""
     from zonewise.ceph.backend.cluster import CephClusters
     from zonewise.ceph.config import CsiConfigFile
     from zonewise.errors import ZonewiseError
@@ -89,7 +87,7 @@ def clusters(config: Path, only: str) -> Iterator[CephCluster]:
     opened = CephClusters(CsiConfigFile(config))
     named = opened.config.clusters
     if only and only not in named:
-        raise ZonewiseError(f"--cluster {only!r}: {config} has {', '.join(sorted(named)) or 'none'}")
+        raise ZonewiseError(f"--cluster {only!r} is not in {config}; it has {', '.join(sorted(named)) or 'no cluster'}")
     for name in sorted(named):
         if only in {"", name}:
             yield opened.own(name)
@@ -106,18 +104,18 @@ def entries(cluster: CephCluster, pools: Iterable[str]) -> Iterator[tuple[Journa
                 yield written, entry
 
 
-def _asked(written: Journal, entry: JournalEntry, words: tuple[str, ...]) -> bool:
-    return not words or entry.name in words or written.id_of(entry) in words
+def _selected(source: Journal, entry: JournalEntry, words: tuple[str, ...]) -> bool:
+    return not words or entry.name in words or source.id_of(entry) in words
 
 
-def _table(found: Iterable[tuple[Journal, JournalEntry]]) -> Iterator[str]:
+def _table(listed: Iterable[tuple[Journal, JournalEntry]]) -> Iterator[str]:
     rows = [("NAME", "WHAT", "STATE", "POOL", "DOMAIN", "SIZE", "FROM", "ID")]
-    for written, entry in found:
+    for source, entry in listed:
         domain = ",".join(f"{key}={value}" for key, value in entry.domain) or "any"
         origin = entry.origin.image if entry.origin is not None else "-"
         what = "volume" if entry.object_type == "vol" else "snapshot"
         size = f"{entry.size_bytes / (1 << 30):.4g}Gi"
-        rows.append((entry.name, what, entry.state, entry.pool, domain, size, origin, written.id_of(entry)))
+        rows.append((entry.name, what, entry.state, entry.pool, domain, size, origin, source.id_of(entry)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

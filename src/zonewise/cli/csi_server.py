@@ -1,4 +1,4 @@
-"""`zonewise csi controller` and `zonewise csi node`: the driver's processes. Everything is done by `zonewise.ceph`."""
+"""`zonewise csi controller` and `zonewise csi node`: the processes of the Ceph CSI driver (`zonewise.ceph`)."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ _COMMON = (
         default="unix:///csi/csi.sock",
         show_default=True,
         metavar="SOCKET",
-        help="Where gRPC is served; only its owner may connect.",
+        help="Socket of the gRPC server, accessible to its owner only.",
     ),
     click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
         default=Path("/etc/zonewise-csi/config.json"),
         show_default=True,
-        help="Which Ceph clusters there are; read again when it changes.",
+        help="Configuration file with the Ceph clusters. Reloaded when it changes.",
     ),
     click.option(
         "--orchestrator",
         type=click.Choice([KUBERNETES, NONE]),
         default=KUBERNETES,
         show_default=True,
-        help="Where domains are read from.",
+        help="Source of the domains of nodes.",
     ),
     click.option(
         "--domain-labels",
         default=DOMAIN_LABELS,
         show_default=True,
         metavar="LABELS",
-        help="Node labels that make domains, the widest first, with ';' between them.",
+        help="Node labels whose values are domains, separated by ';', widest first.",
     ),
     click.option(
         "--config-map",
         default=CONFIG_MAP,
         show_default=True,
         metavar="NAMESPACE/NAME",
-        help="Where the takeover map is.",
+        help="ConfigMap with the takeover map.",
     ),
 )
 
@@ -74,51 +74,61 @@ def _common_options(command: F) -> F:
     epilog="""\b
 Examples:
   zonewise csi controller --domain-labels "topology.kubernetes.io/region;topology.kubernetes.io/zone"
-  zonewise csi controller --auto-takeover --takeover-after 180      a failed zone is taken over without a person
+  zonewise csi controller --auto-takeover --takeover-after 180      take over a failed zone automatically
   zonewise csi controller --orchestrator none --endpoint unix:///tmp/csi.sock --config csi.json
 """
 )
 @_common_options
 @click.option(
-    "--auto-takeover", is_flag=True, help="Write the takeover map when a domain fails; by default only propose it."
+    "--auto-takeover",
+    is_flag=True,
+    help="Write the takeover map when a domain fails. Without it, takeovers are only proposed.",
 )
 @click.option(
     "--takeover-domain",
     default="",
     metavar="LABEL",
-    help="Which of the domain labels is watched for failures.  [default: the zone, else the last]",
+    help="Domain label watched for failures.  [default: the zone, else the last one]",
 )
 @click.option(
     "--takeover-after",
     type=click.FloatRange(0),
     default=300.0,
     show_default=True,
-    help="Seconds in which no node of a domain is ready before it has failed.",
+    help="Seconds without a ready node after which a domain has failed.",
 )
 @click.option(
     "--giveback-after",
     type=click.FloatRange(0),
     default=600.0,
     show_default=True,
-    help="Seconds in which enough of its nodes are ready before it is back.",
+    help="Seconds with enough ready nodes after which a domain has recovered.",
 )
 @click.option(
     "--giveback-share",
     type=click.FloatRange(0, 1),
     default=0.5,
     show_default=True,
-    help="Which share of its nodes is enough.",
+    help="Share of ready nodes that is enough for a giveback.",
 )
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only one watches domains.")
-@click.option("--lease-namespace", default="zonewise-system", show_default=True)
-@click.option("--lease-seconds", type=click.IntRange(1), default=15, show_default=True)
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    show_default=True,
+    help="Watch domains only while holding the lease.",
+)
+@click.option("--lease-namespace", default="zonewise-system", show_default=True, help="Namespace of the lease.")
+@click.option(
+    "--lease-seconds", type=click.IntRange(1), default=15, show_default=True, help="Lease duration in seconds."
+)
 @cluster_options
 @health_option(CONTROLLER_PORT)
 @log_options
 def controller(**options: Any) -> None:
-    """Serve CSI's controller: volumes, snapshots and clones in the pool of the domain they are asked for.
+    """Serve the CSI controller: volumes, snapshots and clones in the pool of the requested domain.
 
-    Any number may run: the journal in Ceph lets each name be won once. One of them, by a lease, watches whether domains fail.
+    Any number of replicas may run: the journal in Ceph creates each name once. The replica that holds the lease watches
+    for failed domains.
     """
     from zonewise import log
 
@@ -182,12 +192,12 @@ def _takeover_settings(options: dict[str, Any]) -> AutoTakeoverConfig:
     )
 
 
-def _watched(labels: DomainLabels, asked: str) -> str:
+def _watched(labels: DomainLabels, label: str) -> str:
     from zonewise.ceph.decide.domains import short_name
 
-    name = short_name(asked) if asked else "zone" if "zone" in labels.names else labels.names[-1]
+    name = short_name(label) if label else "zone" if "zone" in labels.names else labels.names[-1]
     if name not in labels.names:
-        raise UsageError(f"--takeover-domain {asked!r} is none of the domain labels {', '.join(labels.names)}")
+        raise UsageError(f"--takeover-domain {label!r} must be one of the domain labels {', '.join(labels.names)}")
     return name
 
 
@@ -214,51 +224,55 @@ Examples:
 """
 )
 @_common_options
-@click.option("--node-name", default="", metavar="NAME", help="This machine's Node; by default its host name.")
+@click.option("--node-name", default="", metavar="NAME", help="Name of this node. [default: the host name]")
 @click.option(
     "--domain",
     "domains",
     multiple=True,
     metavar="LABEL=VALUE",
-    help="A domain of this node, where no orchestrator says it; may be repeated, the widest first.",
+    help="Domain of this node, with --orchestrator none; may be repeated, widest first.",
 )
 @click.option(
     "--state-directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("/var/lib/kubelet/plugins/ceph.zonewise.dev/node"),
     show_default=True,
-    help="Where it is kept which volumes are mapped and how; must outlive this process.",
+    help="Directory for the records of staged volumes. It must survive restarts of this process.",
 )
 @click.option(
     "--mapper",
     type=click.Choice(["auto", "krbd", "rbd-nbd", "storage-daemon"]),
     default="auto",
     show_default=True,
-    help="How RBD images become block devices; auto takes the best that works here.",
+    help="How RBD images become block devices; auto chooses the best that works on this node.",
 )
 @click.option(
     "--cephfs-client",
     type=click.Choice(["auto", "kernel", "fuse"]),
     default="auto",
     show_default=True,
-    help="How CephFS is mounted.",
+    help="CephFS client; auto chooses the best that works on this node.",
 )
 @click.option(
     "--daemon-cgroup",
     default="",
     metavar="PATH",
-    help="Where daemons go that serve volumes and must outlive this process's container.",
+    help="Cgroup for the daemons that serve volumes, so that they survive this container.",
 )
 @click.option(
-    "--max-volumes", type=click.IntRange(0), default=0, show_default=True, help="On this node; 0 for no limit."
+    "--max-volumes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Maximum number of volumes on this node; 0 for no limit.",
 )
 @cluster_options
 @health_option(NODE_PORT)
 @log_options
 def node(**options: Any) -> None:
-    """Serve CSI's node: map, mount and unmount volumes here, and advertise this node's domains and takeovers.
+    """Serve the CSI node service: map, mount and unmount volumes, and advertise this node's domains and takeovers.
 
-    What is mounted stays mounted when it ends, and the next one goes on with it.
+    Volumes stay mounted when the process ends, and the next process takes them over.
     """
     from zonewise import log
 
@@ -276,24 +290,24 @@ def _run_node(options: dict[str, Any]) -> int:
     build = _node_services(options, name)
     listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
-        said = _said_domains(options["domains"])
+        said = _given_domains(options["domains"])
         return process.run(lambda health: app.alone(options["endpoint"], build(lambda: said), health), listen=listen)
     if options["domains"]:
-        raise UsageError("--domain is for --orchestrator none: Kubernetes has a node's domains in its labels")
+        raise UsageError("--domain needs --orchestrator none: with Kubernetes, domains come from node labels")
     where = NodeTopology(name, _domain_labels(options), config_map_key(options["config_map"]))
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     return process.run(lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen)
 
 
-def _said_domains(said: tuple[str, ...]) -> Mapping[str, str]:
+def _given_domains(texts: tuple[str, ...]) -> Mapping[str, str]:
     from zonewise.ceph.decide.domains import UNLABELLED, short_name, topology_of
     from zonewise.topology import value_problem
 
     segments = []
-    for each in said:
-        label, equals, value = each.partition("=")
+    for text in texts:
+        label, equals, value = text.partition("=")
         if not (label and equals and value) or value_problem(value):
-            raise UsageError(f"--domain {each!r}: write it as LABEL=VALUE, such as zone=zone-a")
+            raise UsageError(f"--domain {text!r}: write it as LABEL=VALUE, such as zone=zone-a")
         segments.append((short_name(label), value))
     return topology_of(tuple(segments)) or {UNLABELLED: "true"}
 

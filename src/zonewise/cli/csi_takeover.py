@@ -1,4 +1,4 @@
-"""`zonewise csi takeover` and `giveback`: entries of the takeover map, written and removed by a person."""
+"""`zonewise csi takeover` and `giveback`: add and remove entries of the takeover map by hand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from zonewise.kube.wire.access import ClusterAccess
     from zonewise.objects import Key
 
-_LABELS = click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
-_PLACE = click.option(
-    "--config-map", default=CONFIG_MAP, show_default=True, metavar="NAMESPACE/NAME", help="Where the takeover map is."
+_LABELS = click.option(
+    "--domain-labels", default=DOMAIN_LABELS, show_default=True, help="Domain labels; must match the driver's flag."
 )
-_DRY = click.option("--dry-run", is_flag=True, help="Only say what the map would be.")
+_CONFIG_MAP = click.option(
+    "--config-map",
+    default=CONFIG_MAP,
+    show_default=True,
+    metavar="NAMESPACE/NAME",
+    help="ConfigMap with the takeover map.",
+)
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Print the resulting map without writing it.")
 
 
 @click.command(
@@ -35,13 +41,13 @@ Examples:
 @click.argument("source")
 @click.argument("targets", nargs=-1, required=True)
 @_LABELS
-@_PLACE
-@_DRY
+@_CONFIG_MAP
+@_DRY_RUN
 @cluster_options
 def takeover(source: str, targets: tuple[str, ...], **options: Any) -> None:
-    """Let nodes of TARGETS, or of all domains, use the volumes of the domain SOURCE, which failed.
+    """Let nodes of TARGETS, or of `all` domains, use the volumes of the failed domain SOURCE.
 
-    Make sure that nothing of SOURCE still writes: what is cut off from Kubernetes may well reach Ceph.
+    Make sure first that no node of SOURCE still writes: a node cut off from Kubernetes may still reach Ceph.
     """
     _change(options, {source: targets}, ())
 
@@ -49,11 +55,11 @@ def takeover(source: str, targets: tuple[str, ...], **options: Any) -> None:
 @click.command(epilog="Example: zonewise csi giveback zone=zone-a")
 @click.argument("source")
 @_LABELS
-@_PLACE
-@_DRY
+@_CONFIG_MAP
+@_DRY_RUN
 @cluster_options
 def giveback(source: str, **options: Any) -> None:
-    """End the takeover of the domain SOURCE. Pods that run elsewhere stay until they are made anew."""
+    """End the takeover of the domain SOURCE. Pods that run elsewhere stay until they are recreated."""
     _change(options, {}, (source,))
 
 
@@ -128,18 +134,20 @@ def _entry(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
     return found[0]
 
 
-def _spelled(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
-    """As the map has it, so that it is said anew and not twice."""
-    found = _meant(said, written, names)
-    return found[0] if len(found) == 1 else written
+def _spelled(takeovers: TakeoverMap, source: str, names: Sequence[str]) -> str:
+    """As the map spells it, so that an existing entry is replaced."""
+    matches = _meant(takeovers, source, names)
+    return matches[0] if len(matches) == 1 else source
 
 
-def _meant(said: TakeoverMap, written: str, names: Sequence[str]) -> list[str]:
-    """Entries of the same value, whose label is the same or left out by either."""
+def _meant(takeovers: TakeoverMap, source: str, names: Sequence[str]) -> list[str]:
+    """Entries of the same value whose label is the same, or absent on either side."""
     from zonewise.ceph.decide.domains import short_name
 
-    label, _, value = written.rpartition("=")
+    label, _, value = source.rpartition("=")
     name = short_name(label)
     if label and name not in names:
         return []
-    return [str(each) for each in said.entries if each.value == value and (not name or each.name in {"", name})]
+    return [
+        str(entry) for entry in takeovers.entries if entry.value == value and (not name or entry.name in {"", name})
+    ]

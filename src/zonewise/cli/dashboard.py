@@ -1,4 +1,4 @@
-"""`zonewise dashboard`: the live page of a cluster, or of a dump."""
+"""`zonewise dashboard`: serves the live page of a cluster, or of a dump."""
 
 from __future__ import annotations
 
@@ -24,42 +24,50 @@ PROXY_PORT = 10356
 @click.command(
     epilog="""\b
 Examples:
-  zonewise dashboard                              the cluster at hand, on http://127.0.0.1:8480/
+  zonewise dashboard                              the current cluster, on http://127.0.0.1:8480/
   zonewise dashboard --port 0                     on any free port
-  zonewise dashboard -f dump.yaml                 a dump, with no cluster
-  zonewise dashboard --address 0.0.0.0            for others: over TLS, for whom the API server lets
+  zonewise dashboard -f dump.yaml                 a dump instead of a cluster
+  zonewise dashboard --address 0.0.0.0            on the network: over TLS, with login
 """
 )
 @dumps.file_option
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where to serve the page.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=PORT,
     show_default=True,
-    help="Its port; 0 for any free one.",
+    help="Port to listen on; 0 for any free port.",
 )
 @click.option(
     "--proxy-port",
     type=click.IntRange(1, 65535),
     default=PROXY_PORT,
     show_default=True,
-    help="Where each node's proxy tells its traffic.",
+    help="Port of the traffic metrics of each node's proxy.",
 )
-@click.option("--login", is_flag=True, help="Ask who may look on a loopback address, too; over TLS.")
-@click.option("--home", metavar="NAMESPACE", default="", help="Where Zonewise runs: look for its leases there only.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="The page's certificate; read again when it changes.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
+@click.option("--login", is_flag=True, help="Require a login over TLS on a loopback address, too.")
+@click.option(
+    "--home",
+    metavar="NAMESPACE",
+    default="",
+    help="Namespace of Zonewise: read leases there only. [default: all namespaces]",
+)
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), help="File with the server certificate. Reloaded when it changes."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="File with the key of the certificate.")
 @hints_option
-@health_option(HEALTH_PORT, " On a loopback address always so.")
+@health_option(HEALTH_PORT, " On a loopback address, always any free port.")
 @cluster_options
 @log_options
 def dashboard(**options: Any) -> None:
-    """Show the cluster on a live page: zones and the traffic between them, why each Service is routed as it is, budgets,
-    volumes, and what a change would do.
+    """Serve a live page of the cluster: zones and the traffic between them, the reason for the routing of each Service,
+    budgets, volumes, and the effect of a change.
 
-    The page only looks. On a loopback address, as by default, everybody on this machine may see it. On any other it is
-    served over TLS, and the API server is asked who may look: those who may get dashboards.zonewise.dev.
+    The page is read-only. On a loopback address (the default) every user of this machine can open it. On any other
+    address it is served over TLS, and the API server authorises each reader: they need the verb get on
+    dashboards.zonewise.dev.
     """
     from zonewise import log
     from zonewise.kube import process
@@ -75,7 +83,7 @@ def _settings(options: dict[str, Any]) -> DashboardConfig:
 
     certificate = options["tls_cert"], options["tls_key"]
     if any(certificate) and not all(certificate):
-        raise UsageError("--tls-cert and --tls-key belong together: give both")
+        raise UsageError("--tls-cert and --tls-key belong together: set both")
     settings = DashboardConfig(
         address=options["address"],
         port=options["port"],
@@ -87,7 +95,7 @@ def _settings(options: dict[str, Any]) -> DashboardConfig:
     )
     if options["file"] is not None and not settings.local:
         raise UsageError(
-            f"--address {settings.address}: a dump is shown on this machine only: there is no API server to ask who may look"
+            f"--address {settings.address}: a dump is served on a loopback address only, as no API server can authorise readers"
         )
     return settings
 
@@ -120,4 +128,4 @@ def _listen(options: dict[str, Any], settings: DashboardConfig) -> HealthListen:
 
 
 def _say(address: str) -> None:
-    click.echo(f"dashboard: {address}  (Ctrl-C ends it)")
+    click.echo(f"dashboard: {address}  (Ctrl-C to stop)")

@@ -1,4 +1,4 @@
-"""`zonewise dns`: the cluster's DNS server. Everything is done by `zonewise.dns`."""
+"""`zonewise dns`: options and start of the cluster's DNS server (`zonewise.dns`)."""
 
 from __future__ import annotations
 
@@ -15,80 +15,104 @@ HEALTH_PORT = 9153
 @click.command(
     epilog="""\b
 Examples:
-  zonewise dns --listen 10.96.0.10                    in place of CoreDNS
-  zonewise dns --port 5300 --no-forward --forwarder 10.0.0.0/8    behind CoreDNS, for the cluster's names alone
+  zonewise dns --listen 10.96.0.10                    instead of CoreDNS
+  zonewise dns --port 5300 --no-forward --forwarder 10.0.0.0/8    behind CoreDNS, for cluster names only
   zonewise dns --listen 169.254.20.10                 on every node
   dig @10.96.0.10 db.shop.svc.cluster.local
 """
 )
-@click.option("--domain", default="cluster.local", show_default=True, help="Of the cluster.")
+@click.option("--domain", default="cluster.local", show_default=True, help="Cluster domain.")
 @click.option(
-    "--listen", multiple=True, metavar="ADDRESS", help="Where to answer; may be repeated.  [default: everywhere]"
+    "--listen", multiple=True, metavar="ADDRESS", help="Address to listen on; may be repeated.  [default: all]"
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=53, show_default=True, help="0 for any free one.")
 @click.option(
-    "--processes", type=click.IntRange(0, 64), default=0, help="That answer over UDP.  [default: one per core]"
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=53,
+    show_default=True,
+    help="Port to listen on; 0 for any free port.",
 )
-@click.option("--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="Of our records, in seconds.")
+@click.option(
+    "--processes",
+    type=click.IntRange(0, 64),
+    default=0,
+    help="Number of UDP worker processes.  [default: one per core]",
+)
+@click.option(
+    "--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="TTL of cluster records in seconds."
+)
 @click.option(
     "--pods",
     type=click.Choice(["disabled", "insecure", "verified"]),
     default="disabled",
     show_default=True,
-    help="Answer 10-0-0-7.namespace.pod for no address, any address, or those of pods.",
+    help="Answer names such as 10-0-0-7.NAMESPACE.pod for no address, any address, or addresses of pods only.",
 )
-@click.option("--name-endpoints-by-pod", is_flag=True, help="Endpoints without a host name are named after their pods.")
+@click.option("--name-endpoints-by-pod", is_flag=True, help="Name endpoints without a host name after their pods.")
 @click.option(
     "--locate",
     type=click.Choice(["ranges", "pods"]),
     default="ranges",
     show_default=True,
-    help="How to find a client's node: by nodes' pod ranges, or by all pods where nodes have none.",
+    help="How to find a client's node: by the pod ranges of nodes, or by watching all pods if nodes have none.",
 )
 @click.option(
     "--upstream",
     multiple=True,
     metavar="ADDRESS",
-    help="Who knows other names; may be repeated.  [default: resolv.conf]",
+    help="Server for names outside the cluster; may be repeated.  [default: resolv.conf]",
 )
-@click.option("--forward/--no-forward", default=True, show_default=True, help="Whether to ask others at all.")
-@click.option("--cache-seconds", type=click.IntRange(0), default=30, show_default=True, help="For others' answers.")
+@click.option(
+    "--forward/--no-forward",
+    default=True,
+    show_default=True,
+    help="Forward names outside the cluster to upstream servers.",
+)
+@click.option(
+    "--cache-seconds",
+    type=click.IntRange(0),
+    default=30,
+    show_default=True,
+    help="Longest time in seconds for which upstream answers are cached.",
+)
 @click.option(
     "--stale-seconds",
     type=click.IntRange(0),
     default=3600,
     show_default=True,
-    help="How long an old answer is given when nobody gives a new one.",
+    help="Seconds for which an expired answer is served while no upstream responds.",
 )
 @click.option(
     "--forwarder",
     multiple=True,
     metavar="RANGE",
-    help="Servers whose word on whom they ask for (EDNS Client Subnet) is taken; may be repeated.",
+    help="Address range of forwarders whose EDNS Client Subnet is trusted; may be repeated.",
 )
 @click.option(
     "--queries-per-second",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Of one client over UDP, per process; it is sent to TCP beyond. 0 for no limit.",
+    help="UDP rate limit per client and process; beyond it, clients are sent to TCP. 0 for no limit.",
 )
+@click.option("--log-queries", is_flag=True, help="Log one of 64 UDP queries, with client and answer.")
 @click.option(
-    "--log-queries", is_flag=True, help="Log one query over UDP in 64, with its client and how it was answered."
-)
-@click.option(
-    "--lameduck-seconds", type=click.FloatRange(0), default=5, show_default=True, help="Serve on when stopped."
+    "--lameduck-seconds",
+    type=click.FloatRange(0),
+    default=5,
+    show_default=True,
+    help="Seconds to keep serving after SIGTERM.",
 )
 @cluster_options
 @health_option(HEALTH_PORT)
 @log_options
 def dns(**options: Any) -> None:
-    """Answer the cluster's names by the Kubernetes DNS specification, and pass other names on.
+    """Answer cluster names by the Kubernetes DNS specification, and forward other names.
 
-    A headless Service with a rule (topology keys, same zone, node or region, hints, traffic distribution) is answered
-    from the domain of the client's own node, as the rule says. Clients on no known node get every endpoint.
+    Headless Services with a topology rule (topology keys, same zone, node or region, hints, traffic distribution) are
+    answered with the endpoints that the rule selects for the client's node. A client on no known node gets every endpoint.
 
-    SIGTERM ends it in good order: what was asked is answered. A new one may be started on the same port before.
+    On SIGTERM pending queries are answered before the process ends. A new process may be started on the same port before.
     """
     from zonewise import log
     from zonewise.dns.server import forkserver

@@ -1,4 +1,4 @@
-"""`zonewise doctor`: what is wrong with a cluster, and what to do about it. `zonewise.diagnostics` finds out, this prints it."""
+"""`zonewise doctor`: prints the findings of `zonewise.diagnostics` on a cluster, each with a fix."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _MARKS = {"Fine": ("✓", "green"), "Note": ("!", "yellow"), "Wrong": ("✗", "r
 @click.command(
     epilog="""\b
 Examples:
-  zonewise doctor                  the cluster, Zonewise in it, and what Services ask
-  zonewise doctor --pre            before `zonewise install`: is the cluster fit for it, and may you?
+  zonewise doctor                  the cluster, Zonewise and the Services
+  zonewise doctor --pre            before `zonewise install`: requirements and your permissions
   zonewise doctor -o json | jq '.findings[] | select(.level == "Wrong")'
-  zonewise doctor -f dump.yaml     what a dump tells
+  zonewise doctor -f dump.yaml     a dump instead of a cluster
 """
 )
-@click.option("--pre", is_flag=True, help="Before install: nothing that only an installed Zonewise has.")
-@click.option("-q", "--quiet", is_flag=True, help="Only what is wrong or worth knowing.")
+@click.option("--pre", is_flag=True, help="Only checks that make sense before `zonewise install`.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out checks that passed.")
 @hints_option
 @dumps.file_option
 @printing.output_option
 @cluster_options
 def doctor(**options: Any) -> None:
-    """Check a cluster before and after Zonewise is installed: labels of nodes, what carries Services and whether it
-    heeds hints, webhooks, certificates, rights, clocks, others who write slices; with a fix for each finding.
+    """Check a cluster before and after Zonewise is installed: labels of nodes, the data plane of Services and its support
+    for hints, webhooks, certificates, permissions, clocks, and other writers of slices; with a fix for each finding.
 
-    Reads only; the API server is asked what you and the components may do. The exit code is 1 where something is wrong.
+    Reads only. Permissions are checked by access reviews. The exit code is 1 if something is wrong.
     """
     from zonewise.diagnostics.decide.doctor.checks import diagnose
     from zonewise.routing import HintsForm
@@ -73,33 +73,33 @@ def _facts(options: dict[str, Any]) -> DoctorFacts:
     return read_cluster(access, lambda reader: read_doctor_facts(reader, before_install=options["pre"]))
 
 
-def _lines(found: Diagnosis, *, quiet: bool, wide: bool) -> Iterator[str]:
-    for group, findings in groupby(found.findings, key=lambda each: each.group):
-        told = [each for each in findings if not quiet or each.level != "Fine"]
-        if told:
+def _lines(diagnosis: Diagnosis, *, quiet: bool, wide: bool) -> Iterator[str]:
+    for group, findings in groupby(diagnosis.findings, key=lambda finding: finding.group):
+        shown = [finding for finding in findings if not quiet or finding.level != "Fine"]
+        if shown:
             yield printing.styled(group, "bold")
-            for each in told:
-                yield from _finding_lines(each, wide=wide)
+            for finding in shown:
+                yield from _finding_lines(finding, wide=wide)
             yield ""
-    yield _closing(found)
+    yield _summary(diagnosis)
 
 
-def _finding_lines(found: Finding, *, wide: bool) -> Iterator[str]:
-    mark, style = _MARKS[found.level]
-    first, *rest = printing.folded(found.sentence, 4)
+def _finding_lines(finding: Finding, *, wide: bool) -> Iterator[str]:
+    mark, style = _MARKS[finding.level]
+    first, *rest = printing.wrapped(finding.sentence, 4)
     yield f"  {printing.styled(mark, style)} {first}"
     yield from (f"    {line}" for line in rest)
-    if wide and found.objects:
-        yield from (f"      {name}" for name in found.objects)
-    if found.fix:
-        first, *rest = printing.folded(found.fix, 6)
+    if wide and finding.objects:
+        yield from (f"      {name}" for name in finding.objects)
+    if finding.fix:
+        first, *rest = printing.wrapped(finding.fix, 6)
         yield f"    → {first}"
         yield from (f"      {line}" for line in rest)
 
 
-def _closing(found: Diagnosis) -> str:
-    notes = f", {printing.count(found.notes, 'thing')} worth knowing" if found.notes else ""
-    if not found.wrong:
+def _summary(diagnosis: Diagnosis) -> str:
+    notes = f", {printing.count(diagnosis.notes, 'thing')} worth knowing" if diagnosis.notes else ""
+    if not diagnosis.wrong:
         return f"{printing.styled('✓', 'green')} nothing is wrong{notes}"
-    are = "is" if found.wrong == 1 else "are"
-    return f"{printing.styled('✗', 'red')} {printing.count(found.wrong, 'thing')} {are} wrong{notes}"
+    are = "is" if diagnosis.wrong == 1 else "are"
+    return f"{printing.styled('✗', 'red')} {printing.count(diagnosis.wrong, 'thing')} {are} wrong{notes}"

@@ -1,4 +1,4 @@
-"""`zonewise drain --plan`: the waves that a drain will take, from a live cluster. Decided by `disruption.drainplan`."""
+"""`zonewise drain --plan`: prints the waves of a drain, as `zonewise.disruption.decide.drain` plans them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   zonewise drain --plan node-1                       what `kubectl drain node-1` will do
-  zonewise drain --plan node-1 node-2 -o json        one after the other, as kubectl drains them; for programs
+  zonewise drain --plan node-1 node-2 -o json        both nodes in turn, as kubectl drains them
 """
 )
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completion.node_names)
-@click.option("--plan", "plan_only", is_flag=True, help="Say what will happen; nothing is touched.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print the plan without changing anything; required.")
 @click.option(
     "--lease-namespace",
-    help="Where the controller's lease is. [default: kube-system or zonewise-system, that renewed last]",
+    help="Namespace of the controller's lease. [default: kube-system or zonewise-system, whichever was renewed last]",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @cluster_options
 def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, output: str, **options: Any) -> None:
-    """Say in which order and in how many waves a drain will take the pods of NODE..., before anyone runs it.
+    """Predict the order and the waves in which a drain evicts the pods of NODE...
 
-    Names the budgets that hold a pod back, what will never go, and what would let it. Replacements are taken to become
-    ready, in the same zone if it has another node. Exit code 1 says that a pod will not go by itself; none
-    does that is charged to a budget while nobody leads who counts.
+    Names the budgets that delay a pod, the pods that are never evicted, and what would allow it. Replacements are assumed
+    to become ready, in the same zone if it has another node. The exit code is 1 if a pod will not be evicted; without a
+    leader, no pod under a budget is.
     """
     if not plan_only:
         raise click.UsageError("this command only plans: add --plan, and drain with `kubectl drain`")
@@ -77,19 +77,19 @@ async def _plan(
 
 
 def _lines(plan: DrainPlan, nodes: Sequence[str], waits: str) -> Iterator[str]:
-    """`waits`: what is to be done before any pod goes that is charged."""
+    """`waits`: what must be done before a pod that is charged to a budget can be evicted."""
     if waits:
         yield f"{waits}. Until then no pod goes that is charged to a budget\n"
     leaving = sum(len(wave.pods) for wave in plan.waves)
     yield (
-        f"{', '.join(nodes)}: {_count(leaving, 'pod')} leave in {_count(len(plan.waves), 'wave')}, "
+        f"{', '.join(nodes)}: {printing.count(leaving, 'pod')} leave in {printing.count(len(plan.waves), 'wave')}, "
         f"{len(plan.never)} never, {len(plan.passed_over)} passed over"
     )
     for number, wave in enumerate(plan.waves, 1):
         waits = ", once what is disrupted now is whole again" if wave.after_others else ""
         yield f"\nwave {number}, {wave.node}{waits}"
-        for each in wave.pods:
-            yield f"  {each.pod.key}{_charges(each)}{_remark(each)}"
+        for leaving_pod in wave.pods:
+            yield f"  {leaving_pod.pod.key}{_charges(leaving_pod)}{_remark(leaving_pod)}"
     for title, staying in (("never", plan.never), ("passed over", plan.passed_over)):
         if staying:
             yield f"\n{title}"
@@ -97,18 +97,14 @@ def _lines(plan: DrainPlan, nodes: Sequence[str], waits: str) -> Iterator[str]:
             yield f"  {stays.pod.key} on {stays.pod.node}: {_why(stays)}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _charges(each: LeavingPlan) -> str:
-    charged = ", ".join(f"{budget.name} in {domain}" for budget, domain in each.charges.items())
+def _charges(leaving: LeavingPlan) -> str:
+    charged = ", ".join(f"{budget.name} in {domain}" for budget, domain in leaving.charges.items())
     return f"  charged to {charged}" if charged else ""
 
 
-def _remark(each: LeavingPlan) -> str:
-    said = [f"not before: {reason}" for reason in each.held_by[:1]] + [str(remark) for remark in each.remarks]
-    return "".join(f"\n      {line}" for line in said)
+def _remark(leaving: LeavingPlan) -> str:
+    lines = [f"not before: {reason}" for reason in leaving.held_by[:1]] + [str(remark) for remark in leaving.remarks]
+    return "".join(f"\n      {line}" for line in lines)
 
 
 def _why(stays: StayingPlan) -> str:

@@ -1,4 +1,4 @@
-"""Dumps of a cluster on the command line: where they are read from, and what they are called in messages."""
+"""The option `-f DUMP`: reads a dump of a cluster from a file or from stdin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ file_option = click.option(
     "file",
     metavar="DUMP",
     type=click.Path(allow_dash=True),
-    help="Read a dump, YAML or JSON, in place of a cluster; - for stdin.",
+    help="Read a YAML or JSON dump instead of a cluster; - for stdin.",
 )
 
 

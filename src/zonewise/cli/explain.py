@@ -1,4 +1,4 @@
-"""`zonewise explain KIND`: what becomes of a request and why, by the functions that decide it. A module per kind."""
+"""`zonewise explain KIND`: the outcome of a request and its reasons, with one module per kind."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import click
 from zonewise.cli.lazy_group import LazyGroup
 
 KINDS = {
-    "dns": ("zonewise.cli.explain_dns:dns", "A name: what a client gets for it, and why."),
-    "eviction": ("zonewise.cli.explain_eviction:eviction", "A pod: may it be evicted now, and what would free it."),
-    "service": ("zonewise.cli.explain_service:service", "A Service: which endpoints its clients get, and why."),
-    "volume": ("zonewise.cli.explain_volume:volume", "A claim: in which pool its volume is, and who can reach it."),
+    "dns": ("zonewise.cli.explain_dns:dns", "The DNS answer a client gets for a name, and why."),
+    "eviction": (
+        "zonewise.cli.explain_eviction:eviction",
+        "Whether a pod may be evicted now, and what would allow it.",
+    ),
+    "service": ("zonewise.cli.explain_service:service", "Which endpoints the clients of a Service get, and why."),
+    "volume": (
+        "zonewise.cli.explain_volume:volume",
+        "In which pool the volume of a claim is, and which nodes reach it.",
+    ),
 }
-"""By what is explained: where its command lives, and its line in the help."""
+"""Kind to the location of its command and its help line."""
 
 
 @click.group(
@@ -21,7 +27,7 @@ KINDS = {
     epilog="Example: zonewise explain service shop/catalog --from-node worker-7",
 )
 def explain() -> None:
-    """Say what becomes of a request, and why: the answer first, then the rules, the facts, and what would change it.
+    """Explain the outcome of a request: the answer first, then the rules, the facts, and what would change it.
 
-    Reads the cluster once and changes nothing. The exit code is 0 if there is an answer, 1 if not or if it is no.
+    Reads the cluster once and changes nothing. The exit code is 1 if there is no answer, or if the answer is no.
     """

@@ -1,4 +1,4 @@
-"""`zonewise explain dns`: what a client gets for a name, and why. `zonewise.diagnostics.read.dns` finds out, this prints it."""
+"""`zonewise explain dns`: prints the DNS answer a client gets for a name, and why."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ TYPES = ("A", "AAAA", "SRV", "CNAME", "PTR", "TXT", "NS", "SOA")
     epilog="""\b
 Examples:
   zonewise explain dns db.shop.svc.cluster.local --from-pod shop/web-0
-  zonewise explain dns db --from-pod web-0 -n shop            the name as the pod writes it
-  zonewise explain dns db.shop --from-node worker-7           any client on that node
+  zonewise explain dns db --from-pod web-0 -n shop            a short name, as the pod uses it
+  zonewise explain dns db.shop --from-node worker-7           clients on that node
   zonewise explain dns _sql._tcp.db.shop.svc.cluster.local --type SRV --from-ip 10.0.3.17
   zonewise explain dns db.shop --from-pod shop/web-0 -o json
 """
 )
 @click.argument("name")
 @click.option(
-    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="Who asks: a pod, as NAME or NAMESPACE/NAME."
+    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="Client: a pod, as NAME or NAMESPACE/NAME."
 )
-@click.option(
-    "--from-node", metavar="NODE", shell_complete=completion.node_names, help="Who asks: somebody on that node."
-)
-@click.option("--from-ip", metavar="ADDRESS", help="Who asks: whoever has that address.")
+@click.option("--from-node", metavar="NODE", shell_complete=completion.node_names, help="Client: any pod on that node.")
+@click.option("--from-ip", metavar="ADDRESS", help="Client: the pod or node with that address.")
 @click.option(
     "-n",
     "--namespace",
     shell_complete=completion.namespace_names,
     default="",
-    help="Of the pod, and where a short name is looked up first.",
+    help="Namespace of the pod; short names are looked up there first.",
 )
-@click.option("--type", "type_", type=click.Choice(TYPES), help="[default: A, or PTR of a reverse name]")
-@click.option("--domain", default="cluster.local", show_default=True, help="Of the cluster, as the server is told.")
-@click.option("--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="As the server is told.")
+@click.option("--type", "type_", type=click.Choice(TYPES), help="Record type. [default: A, or PTR for a reverse name]")
+@click.option(
+    "--domain", default="cluster.local", show_default=True, help="Cluster domain; must match the server's flag."
+)
+@click.option("--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="Must match the server's flag.")
 @click.option(
     "--pods",
     type=click.Choice(["disabled", "insecure", "verified"]),
     default="disabled",
     show_default=True,
-    help="As the server is told.",
+    help="Must match the server's flag.",
 )
 @click.option(
     "--locate",
     type=click.Choice(["ranges", "pods"]),
     default="ranges",
     show_default=True,
-    help="As the server is told.",
+    help="Must match the server's flag.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options
 def dns(**options: Any) -> None:
-    """Say what NAME is for a client, and why: which Service and rule, where the client is, which endpoints remain.
+    """Explain the answer for NAME: the Service and its rule, the client's location, and the endpoints that remain.
 
-    Reads the cluster once and answers by the server's own functions; no server has to run. The exit code is 1 where
-    there is no answer.
+    Reads the cluster once and uses the code of the DNS server; no server needs to run. The exit code is 1 if there is no
+    answer.
     """
     from zonewise.diagnostics.read.dns import explain_name
     from zonewise.diagnostics.read.reader import read_cluster
@@ -93,9 +93,8 @@ def _inquiry(options: dict[str, Any], namespace: str) -> DnsQuery:
     from zonewise.dns.decide.zone import ZoneConfig
     from zonewise.dns.wire.message import RecordType
 
-    said = [flag for flag in ("from_pod", "from_node", "from_ip") if options[flag]]
-    if len(said) > 1:
-        raise UsageError("say one of --from-pod, --from-node and --from-ip: there is one client")
+    if sum(bool(options[flag]) for flag in ("from_pod", "from_node", "from_ip")) > 1:
+        raise UsageError("use only one of --from-pod, --from-node and --from-ip: there is one client")
     before, _, pod = (options["from_pod"] or "").rpartition("/")
     return DnsQuery(
         options["name"],
@@ -109,44 +108,44 @@ def _inquiry(options: dict[str, Any], namespace: str) -> DnsQuery:
     )
 
 
-def _lines(account: DnsReport) -> Iterator[str]:
+def _lines(report: DnsReport) -> Iterator[str]:
     """The answer, the rules, the facts, what would change it."""
-    yield f"{account.name} {account.type} for {account.client.who}: {account.verdict}"
+    yield f"{report.name} {report.type} for {report.client.who}: {report.verdict}"
     yield ""
-    yield from _answer_lines(account)
-    yield from _rule_lines(account)
-    yield f"Name       {_what(account)}"
-    yield f"Client     {_where(account)}{account.client.sentence}"
-    if account.endpoints:
+    yield from _answer_lines(report)
+    yield from _rule_lines(report)
+    yield f"Name       {_subject(report)}"
+    yield f"Client     {_location(report)}{report.client.sentence}"
+    if report.endpoints:
         yield "Endpoints"
-        width = max(len(each.address) for each in account.endpoints)
-        yield from (_endpoint_line(each, width) for each in account.endpoints)
-    yield from (f"To change it: {remedy}" for remedy in account.remedies)
+        width = max(len(endpoint.address) for endpoint in report.endpoints)
+        yield from (_endpoint_line(endpoint, width) for endpoint in report.endpoints)
+    yield from (f"To change it: {remedy}" for remedy in report.remedies)
 
 
-def _what(account: DnsReport) -> str:
-    service = account.service
+def _subject(report: DnsReport) -> str:
+    service = report.service
     if service is None:
-        return account.kind
-    whole = f"{service.type} Service {service.namespace}/{service.name}"
-    return whole if account.kind == "Service" else f"{account.kind} of {whole}"
+        return report.kind
+    title = f"{service.type} Service {service.namespace}/{service.name}"
+    return title if report.kind == "Service" else f"{report.kind} of {title}"
 
 
-def _answer_lines(account: DnsReport) -> Iterator[str]:
-    answer = account.answer
-    how = "passed on to other servers" if account.passed_on and account.is_answered else answer.rcode
+def _answer_lines(report: DnsReport) -> Iterator[str]:
+    answer = report.answer
+    how = "passed on to other servers" if report.passed_on and report.is_answered else answer.rcode
     yield f"Answer     {how}{f', to be kept for {answer.ttl} s' if answer.ttl is not None else ''}"
     yield from (f"  {record.type} {record.data}" for record in answer.records)
     yield from (f"  with {record.name} {record.type} {record.data}" for record in answer.additional)
 
 
-def _rule_lines(account: DnsReport) -> Iterator[str]:
-    if account.policy is None:
+def _rule_lines(report: DnsReport) -> Iterator[str]:
+    if report.policy is None:
         return
-    yield f"Rule       {account.policy.source or 'none'}"
-    yield from (f"  {reason.sentence}" for reason in account.policy.reasons)
-    yield from (f"  note: {complaint.sentence}" for complaint in account.policy.complaints)
-    yield from (f"  {_tier_line(tier)}" for tier in account.tiers)
+    yield f"Rule       {report.policy.source or 'none'}"
+    yield from (f"  {reason.sentence}" for reason in report.policy.reasons)
+    yield from (f"  note: {complaint.sentence}" for complaint in report.policy.complaints)
+    yield from (f"  {_tier_line(tier)}" for tier in report.tiers)
 
 
 def _tier_line(tier: TierReport) -> str:
@@ -155,11 +154,12 @@ def _tier_line(tier: TierReport) -> str:
     return f"{where}: {tier.endpoints} {'endpoint' if tier.endpoints == 1 else 'endpoints'}, {mark}"
 
 
-def _where(account: DnsReport) -> str:
-    client = account.client
+def _location(report: DnsReport) -> str:
+    client = report.client
     return f"node {client.node}, zone {client.zone or '(none)'}: " if client.node else "on no known node: "
 
 
-def _endpoint_line(each: EndpointReport, width: int) -> str:
-    mark = "+" if each.given else "-"
-    return f"  {mark} {each.address:<{width}}  {each.node or '(no node)'}  {each.zone or '(no zone)'}  {each.why}"
+def _endpoint_line(endpoint: EndpointReport, width: int) -> str:
+    mark = "+" if endpoint.given else "-"
+    where = f"{endpoint.node or '(no node)'}  {endpoint.zone or '(no zone)'}"
+    return f"  {mark} {endpoint.address:<{width}}  {where}  {endpoint.why}"

@@ -1,4 +1,4 @@
-"""`zonewise explain eviction`: may a pod be evicted, and why. `zonewise.diagnostics.read.eviction` finds out, this prints it."""
+"""`zonewise explain eviction`: prints whether a pod may be evicted now, and why."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Examples:
     "--namespace",
     shell_complete=completion.namespace_names,
     default="",
-    help="Of the pod. [default: the context's]",
+    help="Namespace of the pod. [default: the context's]",
 )
 @click.option(
     "--lease-namespace",
-    help="Where the controller's lease is. [default: kube-system or zonewise-system, that renewed last]",
+    help="Namespace of the controller's lease. [default: kube-system or zonewise-system, whichever was renewed last]",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options
 def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str, **options: Any) -> None:
-    """Say whether POD may be evicted now: which budgets cover it, in which domain, their numbers, what would free it.
+    """Explain whether POD may be evicted now: its budgets, their domains and counts, and what would allow it.
 
-    Reads the cluster once and asks the judge that the webhook asks; nothing is charged. The exit code is 1 where an
-    eviction would be refused.
+    Reads the cluster once and decides as the webhook does; nothing is charged. The exit code is 1 if an eviction would
+    be refused.
     """
     from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, explain_eviction
     from zonewise.diagnostics.read.reader import read_cluster
@@ -64,20 +64,20 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     sys.exit(0 if account.allowed else 1)
 
 
-def _lines(account: EvictionReport) -> Iterator[str]:
+def _lines(report: EvictionReport) -> Iterator[str]:
     """The answer, the budgets and the facts, what would change it."""
-    yield f"{account.pod} {account.sentence}"
+    yield f"{report.pod} {report.sentence}"
     yield ""
-    state = "ready" if account.ready else "not ready"
-    yield f"Pod        {state} on {account.node or 'no node'}, of {account.owner or 'no controller'}"
-    for budget in account.budgets:
+    state = "ready" if report.ready else "not ready"
+    yield f"Pod        {state} on {report.node or 'no node'}, of {report.owner or 'no controller'}"
+    for budget in report.budgets:
         yield from _budget_lines(budget)
-    yield from (f"Budget     {problem}" for problem in account.unreadable)
-    yield from (_stock_line(stock) for stock in account.stock)
-    if account.budgets:
-        yield f"Guard      {'registered' if account.guarded else 'not registered: budgets hold nobody'}"
-        yield f"Leader     {_leader(account.leader)}"
-    yield from (f"To change it: {remedy}" for remedy in account.remedies)
+    yield from (f"Budget     {problem}" for problem in report.unreadable)
+    yield from (_stock_line(stock) for stock in report.stock)
+    if report.budgets:
+        yield f"Guard      {'registered' if report.guarded else 'not registered: budgets are not enforced'}"
+        yield f"Leader     {_leader(report.leader)}"
+    yield from (f"To change it: {remedy}" for remedy in report.remedies)
 
 
 def _budget_lines(budget: BudgetReport) -> Iterator[str]:
@@ -107,5 +107,5 @@ def _stock_line(stock: PdbReport) -> str:
 
 def _leader(leader: LeaderReport) -> str:
     if leader.trouble or leader.silent_seconds is None:
-        return leader.trouble or "not known: its lease may not be read"
-    return f"{leader.holder} keeps the numbers, heard of {leader.silent_seconds:.0f} s ago"
+        return leader.trouble or "unknown: no permission to read its lease"
+    return f"{leader.holder}, lease renewed {leader.silent_seconds:.0f} s ago"

@@ -1,4 +1,4 @@
-"""`zonewise explain service`: where a Service's traffic goes, and why. `zonewise.diagnostics` finds out, this prints it."""
+"""`zonewise explain service`: prints where the traffic to a Service goes, and why."""
 
 from __future__ import annotations
 
@@ -28,21 +28,28 @@ _BLAMED = 3
 @click.command(
     epilog="""\b
 Examples:
-  zonewise explain service catalog -n shop                         who gets which endpoints, zone by zone
-  zonewise explain service shop/catalog --from-node worker-7       the clients of one node
+  zonewise explain service catalog -n shop                         endpoints of each client zone
+  zonewise explain service shop/catalog --from-node worker-7       clients on one node
   zonewise explain service shop/catalog --from-pod shop/web-0      one client
-  zonewise explain service shop/catalog -f dump.yaml               of a dump; - for stdin
+  zonewise explain service shop/catalog -f dump.yaml               a dump; - for stdin
 """
 )
 @click.argument("name", metavar="NAME", shell_complete=completion.service_names)
 @click.option(
-    "--from-node", metavar="NODE", help="For clients on that node only.", shell_complete=completion.node_names
+    "--from-node",
+    metavar="NODE",
+    help="Client: any pod on that node. [default: all nodes]",
+    shell_complete=completion.node_names,
 )
 @click.option(
-    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="For that pod only: NAME or NAMESPACE/NAME."
+    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="Client: a pod, as NAME or NAMESPACE/NAME."
 )
 @click.option(
-    "-n", "--namespace", shell_complete=completion.namespace_names, default="", help="Of the Service, and of the pod."
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    default="",
+    help="Namespace of the Service and of the pod.",
 )
 @dumps.file_option
 @hints_option
@@ -50,20 +57,20 @@ Examples:
 @printing.output_option
 @cluster_options
 def service(**options: Any) -> None:
-    """Say where the traffic to Service NAME goes, for whom and why: the rule and where it is said, what it overrides,
-    which endpoints remain and why others don't, who is to blame where it falls back, and what would change it.
+    """Explain where the traffic to Service NAME goes: the rule and its source, the rules it overrides, the endpoints that
+    remain and why others don't, the cause of a fallback, and what would change the answer.
 
-    Beside it stands what a stock kube-proxy does with the same slices. The exit code is 1 where a client asked for
+    For comparison, the output says what a stock kube-proxy does with the same slices. The exit code is 1 if a client
     reaches no endpoint.
     """
-    found = _found(options)
+    report = _found(options)
     if options["output"] in {"json", "yaml"}:
-        printing.echo_data(found, options["output"])
+        printing.echo_data(report, options["output"])
     else:
-        for line in _lines(found, wide=options["output"] == "wide"):
+        for line in _lines(report, wide=options["output"] == "wide"):
             click.echo(line)
-    reached = all(client.gets for front in found.fronts for client in front.clients)
-    sys.exit(0 if found.fronts and reached else 1)
+    reached = all(client.gets for front in report.fronts for client in front.clients)
+    sys.exit(0 if report.fronts and reached else 1)
 
 
 def _found(options: dict[str, Any]) -> ServiceReport:
@@ -72,7 +79,7 @@ def _found(options: dict[str, Any]) -> ServiceReport:
     from zonewise.planning.snapshot import PLANNING_KINDS
 
     if options["from_node"] and options["from_pod"]:
-        raise UsageError("say one of --from-node and --from-pod: there is one client")
+        raise UsageError("use only one of --from-node and --from-pod: there is one client")
     if options["file"] is not None:
         inquiry = _inquiry(options, "default")
         pods: Views = {"Pod": Pod} if inquiry.pod else {}
@@ -105,94 +112,96 @@ def _inquiry(options: dict[str, Any], usual: str) -> ServiceQuery:
     )
 
 
-def _lines(found: ServiceReport, *, wide: bool) -> Iterator[str]:
-    """The answer, the rule, who gets what, what stock would do, what would change it."""
-    who = f" from {found.client}" if found.client else ""
-    yield f"{printing.styled(f'{found.namespace}/{found.name}{who}:', 'bold')} {found.verdict}"
+def _lines(report: ServiceReport, *, wide: bool) -> Iterator[str]:
+    """The answer, the rule, the endpoints per client, what kube-proxy would do, and what would change it."""
+    client = f" from {report.client}" if report.client else ""
+    yield f"{printing.styled(f'{report.namespace}/{report.name}{client}:', 'bold')} {report.verdict}"
     yield ""
-    yield from _rule_lines(found)
-    for front in found.fronts:
-        yield from _front_lines(front, found, wide=wide)
-    yield from _stock_lines(found)
-    if found.remedies:
+    yield from _rule_lines(report)
+    for front in report.fronts:
+        yield from _front_lines(front, report, wide=wide)
+    yield from _stock_lines(report)
+    if report.remedies:
         yield ""
         yield printing.styled("To change it", "bold")
-        for remedy in found.remedies:
-            first, *rest = printing.folded(remedy, 4)
+        for remedy in report.remedies:
+            first, *rest = printing.wrapped(remedy, 4)
             yield f"  → {first}"
             yield from (f"    {line}" for line in rest)
 
 
-def _rule_lines(found: ServiceReport) -> Iterator[str]:
-    yield from printing.told("Asks", found.asks or "nothing: neither an annotation nor its spec says how to route it")
-    mark = ("✓", "green") if found.in_force else ("✗", "yellow")
-    for reason in found.policy.reasons:
+def _rule_lines(report: ServiceReport) -> Iterator[str]:
+    yield from printing.labelled(
+        "Asks", report.asks or "nothing: neither an annotation nor its spec says how to route it"
+    )
+    mark = ("✓", "green") if report.in_force else ("✗", "yellow")
+    for reason in report.policy.reasons:
         if reason.code == "NoPolicy":
             continue
-        yield from printing.told("", reason.sentence, *mark)
+        yield from printing.labelled("", reason.sentence, *mark)
         if reason.blame:
             more = f" and {len(reason.blame) - _BLAMED} more" if len(reason.blame) > _BLAMED else ""
-            yield from printing.told("", f"  because of {', '.join(reason.blame[:_BLAMED])}{more}")
-    for complaint in found.policy.complaints:
-        yield from printing.told("", complaint.sentence, "!", "yellow")
-    yield from printing.told("Carried by", found.carried)
-    for loss in found.losses:
-        yield from printing.told("", loss, "!", "yellow")
-    if found.stale:
-        yield from printing.told("", found.stale, "!", "yellow")
+            yield from printing.labelled("", f"  because of {', '.join(reason.blame[:_BLAMED])}{more}")
+    for complaint in report.policy.complaints:
+        yield from printing.labelled("", complaint.sentence, "!", "yellow")
+    yield from printing.labelled("Carried by", report.carried)
+    for loss in report.losses:
+        yield from printing.labelled("", loss, "!", "yellow")
+    if report.stale:
+        yield from printing.labelled("", report.stale, "!", "yellow")
 
 
-def _front_lines(front: FrontendReport, found: ServiceReport, *, wide: bool) -> Iterator[str]:
-    yield from printing.told("Ports", f"{', '.join(front.ports)} over {front.family}")
-    if found.client:
-        yield from _step_lines(front.clients[0])
+def _front_lines(front: FrontendReport, report: ServiceReport, *, wide: bool) -> Iterator[str]:
+    yield from printing.labelled("Ports", f"{', '.join(front.ports)} over {front.family}")
+    if report.client:
+        yield from _tier_lines(front.clients[0])
     else:
         yield ""
         yield from _client_lines(front, wide=wide)
-    shown = front.endpoints if wide else _some(front)
+    shown = front.endpoints if wide else _sample(front)
     if not shown:
         return
     yield ""
     rows = [
         (
-            Cell("+", "green") if each.given else Cell("-", "dim"),
-            each.address,
-            each.node or "-",
-            each.zone or "-",
-            Cell(each.why, "" if each.given else "dim"),
+            Cell("+", "green") if endpoint.given else Cell("-", "dim"),
+            endpoint.address,
+            endpoint.node or "-",
+            endpoint.zone or "-",
+            Cell(endpoint.why, "" if endpoint.given else "dim"),
         )
-        for each in shown
+        for endpoint in shown
     ]
     yield from printing.columns(("", "ENDPOINT", "NODE", "ZONE", ""), rows)
     if len(shown) < len(front.endpoints):
         yield printing.styled(f"    and {len(front.endpoints) - len(shown)} more: -o wide", "dim")
 
 
-def _some(front: FrontendReport) -> list[EndpointReport]:
-    """Some of each kind, so that whoever is left out is seen among many that are not."""
+def _sample(front: FrontendReport) -> list[EndpointReport]:
+    """Some of each zone and reason, so that a few excluded endpoints show among many included ones."""
     if len(front.endpoints) <= _ENDPOINTS_SHOWN:
         return list(front.endpoints)
-    kinds = {(each.zone, each.why) for each in front.endpoints}
+    kinds = {(endpoint.zone, endpoint.why) for endpoint in front.endpoints}
     most = max(1, _ENDPOINTS_SHOWN // len(kinds))
-    seen = Counter[tuple[str, str]]()
-    kept: list[EndpointReport] = []
-    for each in front.endpoints:
-        seen[each.zone, each.why] += 1
-        if seen[each.zone, each.why] <= most and len(kept) < 2 * _ENDPOINTS_SHOWN:
-            kept.append(each)
-    return kept
+    counts = Counter[tuple[str, str]]()
+    sample: list[EndpointReport] = []
+    for endpoint in front.endpoints:
+        counts[endpoint.zone, endpoint.why] += 1
+        if counts[endpoint.zone, endpoint.why] <= most and len(sample) < 2 * _ENDPOINTS_SHOWN:
+            sample.append(endpoint)
+    return sample
 
 
-def _step_lines(client: ClientReport) -> Iterator[str]:
-    """One client: each step of the rule, and the one that gave the answer."""
-    yield from printing.told("Client", f"in zone {client.zone or '(none)'}: {client.sentence}")
+def _tier_lines(client: ClientReport) -> Iterator[str]:
+    """One client: each tier of the rule, and the one that gave the answer."""
+    yield from printing.labelled("Client", f"in zone {client.zone or '(none)'}: {client.sentence}")
     if client.blame:
-        yield from printing.told("", f"  because of {', '.join(client.blame[:_BLAMED])}")
+        yield from printing.labelled("", f"  because of {', '.join(client.blame[:_BLAMED])}")
     for tier in client.tiers:
         where = "every client" if tier.key == "*" else f"{tier.key}={tier.domain or '(none)'}"
         outcome = "nothing beyond" if tier.wall else "gave the answer" if tier.won else "passed over"
         mark = ("|", "yellow") if tier.wall else ("✓", "green") if tier.won else ("-", "dim")
-        yield from printing.told("", f"{where}: {printing.count(tier.endpoints, 'endpoint')}, {outcome}", *mark)
+        yield from printing.labelled("", f"{where}: {printing.count(tier.endpoints, 'endpoint')}, {outcome}", *mark)
 
 
 def _client_lines(front: FrontendReport, *, wide: bool) -> Iterator[str]:
@@ -200,7 +209,7 @@ def _client_lines(front: FrontendReport, *, wide: bool) -> Iterator[str]:
     shown = front.clients if wide else front.clients[:_CLIENTS_SHOWN]
     rows = []
     for client in shown:
-        amiss = not client.gets or client.fell_back
+        degraded = not client.gets or client.fell_back
         rows.append(
             (
                 client.zone or "(no zone)",
@@ -209,7 +218,7 @@ def _client_lines(front: FrontendReport, *, wide: bool) -> Iterator[str]:
                 Cell(
                     printing.percent(client.in_zone) if client.gets else "-", "green" if client.in_zone == 1.0 else ""
                 ),
-                Cell(f"! {client.sentence}" if amiss else client.sentence, "yellow" if amiss else ""),
+                Cell(f"! {client.sentence}" if degraded else client.sentence, "yellow" if degraded else ""),
             )
         )
     yield from printing.columns(("CLIENTS IN", "NODES", "GET", "IN ZONE", "WHY"), rows, ("NODES", "GET", "IN ZONE"))
@@ -217,21 +226,21 @@ def _client_lines(front: FrontendReport, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"and {len(front.clients) - len(shown)} more kinds of clients: -o wide", "dim")
 
 
-def _stock_lines(found: ServiceReport) -> Iterator[str]:
-    clients = [client for front in found.fronts for client in front.clients]
+def _stock_lines(report: ServiceReport) -> Iterator[str]:
+    clients = [client for front in report.fronts for client in front.clients]
     if not clients:
         return
     yield ""
     program = clients[0].stock.program
     differing = [client for client in clients if not client.stock.same]
     if not differing:
-        same = "that is what it does" if found.carrier == "KubeProxy" else "the same with these slices"
-        yield from printing.told("Stock", f"{program}: {same}")
-    by_words: dict[str, list[str]] = {}
+        same = "that is what it does" if report.carrier == "KubeProxy" else "the same with these slices"
+        yield from printing.labelled("Stock", f"{program}: {same}")
+    zones_by_sentence: dict[str, list[str]] = {}
     for client in differing:
         gets = printing.count(len(client.stock.addresses), "endpoint")
-        words = f"{client.stock.program} would use {gets}{{}}: {client.stock.sentence}"
-        by_words.setdefault(words, []).append(client.zone or "no zone")
-    for place, (words, zones) in enumerate(by_words.items()):
-        where = "" if found.client else f" in {', '.join(dict.fromkeys(zones))}"
-        yield from printing.told("" if place else "Stock", words.replace("{}", where, 1))
+        sentence = f"{client.stock.program} would use {gets}{{}}: {client.stock.sentence}"
+        zones_by_sentence.setdefault(sentence, []).append(client.zone or "no zone")
+    for index, (sentence, zones) in enumerate(zones_by_sentence.items()):
+        where = "" if report.client else f" in {', '.join(dict.fromkeys(zones))}"
+        yield from printing.labelled("" if index else "Stock", sentence.replace("{}", where, 1))

@@ -1,4 +1,4 @@
-"""`zonewise explain volume`: where a claim's volume is and who reaches it. `zonewise.diagnostics.read.volume` finds out, this prints it."""
+"""`zonewise explain volume`: prints where the volume of a claim is, and which nodes reach it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,24 @@ Examples:
     "--namespace",
     shell_complete=completion.namespace_names,
     default="",
-    help="Of the claim. [default: the context's]",
+    help="Namespace of the claim. [default: the context's]",
 )
-@click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
 @click.option(
-    "--config-map", default=CONFIG_MAP, show_default=True, metavar="NAMESPACE/NAME", help="Where the takeover map is."
+    "--domain-labels", default=DOMAIN_LABELS, show_default=True, help="Domain labels; must match the driver's flag."
+)
+@click.option(
+    "--config-map",
+    default=CONFIG_MAP,
+    show_default=True,
+    metavar="NAMESPACE/NAME",
+    help="ConfigMap with the takeover map.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options
 def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
-    """Say of CLAIM's volume: which pool it lies in and why, which nodes reach it, and what a takeover would do.
+    """Explain the volume of CLAIM: its pool and why, the nodes that reach it, and what a takeover would change.
 
-    Reads the cluster once and changes nothing. The exit code is 1 where no ready node reaches it.
+    Reads the cluster once and changes nothing. The exit code is 1 if no ready node reaches the volume.
     """
     from zonewise.ceph.decide.domains import DomainLabels
     from zonewise.diagnostics.read.reader import read_cluster
@@ -64,22 +70,22 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     sys.exit(0 if account.is_reached else 1)
 
 
-def _lines(account: VolumeReport) -> Iterator[str]:
+def _lines(report: VolumeReport) -> Iterator[str]:
     """The answer, the facts, what would change it."""
-    yield f"{account.claim} {account.sentence}"
+    yield f"{report.claim} {report.sentence}"
     yield ""
-    if account.volume:
-        yield f"Volume     {account.volume}, class {account.storage_class or 'none'}, {account.handle}"
-        yield f"Pool       {account.pool or 'unknown'}: {account.reason or 'the volume does not say why'}"
-        yield f"Domain     {account.domain or 'none: it is reached from everywhere'}"
-        yield from (_reach_line(reach) for reach in account.reach)
-        if not account.reach:
+    if report.volume:
+        yield f"Volume     {report.volume}, class {report.storage_class or 'none'}, {report.handle}"
+        yield f"Pool       {report.pool or 'unknown'}: {report.reason or 'the volume does not say why'}"
+        yield f"Domain     {report.domain or 'none: it is reached from everywhere'}"
+        yield from (_reach_line(reach) for reach in report.reach)
+        if not report.reach:
             yield "Reached    from nowhere"
-        for each in account.takeovers:
-            yield from _takeover_lines(each)
-    for domain, pools in account.pools:
+        for takeover in report.takeovers:
+            yield from _takeover_lines(takeover)
+    for domain, pools in report.pools:
         yield f"Pool       for a pod in {domain}: {pools}"
-    yield from (f"Problem    {problem}" for problem in account.problems)
+    yield from (f"Problem    {problem}" for problem in report.problems)
 
 
 def _reach_line(reach: VolumeReach) -> str:
@@ -89,10 +95,10 @@ def _reach_line(reach: VolumeReach) -> str:
     return f"Reached    from {reach.domain}{by}: {named}{more}; {reach.ready} ready"
 
 
-def _takeover_lines(each: TakeoverReport) -> Iterator[str]:
-    yield f"Takeover   of {each.domain}: {f'by {each.entry}' if each.entry else 'none'}"
-    if each.would:
-        where = "; ".join(f"{len(reach.nodes)} in {reach.domain}" for reach in each.would)
-        yield f"To change it: `zonewise csi takeover {each.domain} all` would let more nodes reach it: {where}"
-    if each.entry:
-        yield f"To change it: `zonewise csi giveback {each.domain}` ends the takeover"
+def _takeover_lines(takeover: TakeoverReport) -> Iterator[str]:
+    yield f"Takeover   of {takeover.domain}: {f'by {takeover.entry}' if takeover.entry else 'none'}"
+    if takeover.would:
+        where = "; ".join(f"{len(reach.nodes)} in {reach.domain}" for reach in takeover.would)
+        yield f"To change it: `zonewise csi takeover {takeover.domain} all` would let more nodes reach it: {where}"
+    if takeover.entry:
+        yield f"To change it: `zonewise csi giveback {takeover.domain}` ends the takeover"

@@ -1,9 +1,10 @@
-"""`zonewise install` and `zonewise uninstall`: Zonewise into a cluster, and out of it. All is done by `zonewise.install`."""
+"""`zonewise install` and `zonewise uninstall`: apply and remove the manifests of Zonewise (`zonewise.install`)."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -33,21 +34,21 @@ _only = click.option(
     default="",
     metavar="NAME,...",
     shell_complete=_component_names,
-    help="Which components: slices, disruption, proxy, dashboard; not by default: proxy-all, dns, dns-behind, dns-node, csi.",
+    help="Components, separated by commas. Default: slices, disruption, proxy, dashboard. Others: proxy-all, dns, dns-behind, dns-node, csi.",
 )
 _namespace = click.option(
-    "-n", "--namespace", default="zonewise-system", show_default=True, help="Where the programs live."
+    "-n", "--namespace", default="zonewise-system", show_default=True, help="Namespace of the components."
 )
 
 
 @click.command(
     epilog="""\b
 Examples:
-  zonewise install -o yaml | less             what would be applied, with the reason of every right
-  zonewise install --diff                     how that differs from what is there; 1 when it does
+  zonewise install -o yaml | less             the manifests, with a reason for every permission
+  zonewise install --diff                     what would change; exits with 1 if something would
   zonewise install --image registry.example.com/zonewise:1 --wait
   zonewise install --mode own --only slices   on a control plane without the stock EndpointSlice controller
-  zonewise install --only dns                 beside CoreDNS, behind the Service kube-dns
+  zonewise install --only dns                 next to CoreDNS, behind the Service kube-dns
 """
 )
 @_only
@@ -56,30 +57,39 @@ Examples:
     type=click.Choice(["overlay", "own"]),
     default="overlay",
     show_default=True,
-    help="Hints on the slices of the stock controller, or all slices by ours: the stock one must then be off.",
+    help="overlay: add hints to the slices of the stock controller. own: write all slices; the stock controller must be off.",
 )
-@click.option("--image", default=f"zonewise:{__version__}", show_default=True, help="As built from the Containerfile.")
-@_namespace
-@click.option("--replicas", type=click.IntRange(1, 9), default=2, show_default=True, help="Of each Deployment.")
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), help="Print the manifests and apply nothing.")
 @click.option(
-    "--diff", is_flag=True, help="Print what installing would change and delete, as the API server sees it; do nothing."
+    "--image",
+    default=f"zonewise:{__version__}",
+    show_default=True,
+    help="Container image, as built from the Containerfile.",
 )
-@click.option("--force-conflicts", is_flag=True, help="Overwrite fields that others have written.")
-@click.option("--wait", is_flag=True, help="Until every pod is ready.")
-@click.option("--timeout", type=click.FloatRange(1), default=120, show_default=True, help="In seconds, with --wait.")
+@_namespace
+@click.option(
+    "--replicas", type=click.IntRange(1, 9), default=2, show_default=True, help="Replicas of each Deployment."
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), help="Print the manifests without applying them.")
+@click.option(
+    "--diff", is_flag=True, help="Print what would be changed and deleted, by a server-side dry run; change nothing."
+)
+@click.option("--force-conflicts", is_flag=True, help="Overwrite fields of other field managers.")
+@click.option("--wait", is_flag=True, help="Wait until every pod is ready.")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=120, show_default=True, help="Timeout of --wait in seconds."
+)
 @cluster_options
 @click.pass_context
 def install(ctx: click.Context, /, **options: Any) -> None:
-    """Put Zonewise into a cluster: programs, rights, budgets and policies, by server-side apply.
+    """Install Zonewise in a cluster by server-side apply: workloads, permissions, custom resources and policies.
 
-    Applied again it changes what differs. In another mode, or with another component for the same work (dns-node in the
-    place of dns), it also removes what only the former had; with --wait, once the new pods are ready.
+    A second run applies the differences. If the mode changes, or a component replaces another one (dns-node instead of
+    dns), objects of the former are removed; with --wait, after the new pods are ready.
     """
     from zonewise.install import components
 
     if options["diff"] and options["output"]:
-        raise UsageError("--diff prints a difference and --output the manifests: ask for one of them")
+        raise UsageError("use only one of --diff and --output")
     chosen = components.choose(_words(options["only"]))
     mode = components.InstallMode(options["mode"])
     access = None if options["output"] else _access(options)
@@ -99,21 +109,22 @@ def install(ctx: click.Context, /, **options: Any) -> None:
 @click.command(
     epilog="""\b
 Examples:
-  zonewise uninstall --yes                    everything, also the budgets
-  zonewise uninstall --keep-budgets           all but the kind TopologyDisruptionBudget and its objects
-  zonewise uninstall --only proxy             its Services go back to kube-proxy, its rules leave the nodes
+  zonewise uninstall --yes                    everything, including budgets
+  zonewise uninstall --keep-budgets           everything but the CRD TopologyDisruptionBudget and its objects
+  zonewise uninstall --only proxy             the proxy; its Services return to kube-proxy
 """
 )
 @_only
 @_namespace
-@click.option("--keep-budgets", is_flag=True, help="Leave the kind TopologyDisruptionBudget, and so all budgets.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--keep-budgets", is_flag=True, help="Keep the CRD TopologyDisruptionBudget and all budgets.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_options
 def uninstall(**options: Any) -> None:
-    """Take Zonewise out of a cluster: nothing of it stays.
+    """Remove Zonewise from a cluster completely.
 
-    What makes API servers ask us goes first, so that nothing is refused meanwhile. Services that the node proxy serves go
-    back to kube-proxy. Also removed is what our programs made or wrote: leases, certificates, annotations, nodes' rules.
+    Webhook configurations are removed first, so that no request is refused meanwhile. Services of the node proxy return
+    to kube-proxy. Objects that the components created are removed too: leases, certificates, annotations, and the
+    nftables rules on nodes.
     """
     from zonewise.install import components
 
@@ -121,7 +132,7 @@ def uninstall(**options: Any) -> None:
     chosen = components.choose(names) if names else tuple(components.InstallComponent)
     values = components.ManifestValues(image="", namespace=options["namespace"])
     access = _access(options)
-    asyncio.run(_uninstall(access, chosen, values, keep=options["keep_budgets"], sure=options["yes"]))
+    asyncio.run(_uninstall(access, chosen, values, keep=options["keep_budgets"], confirmed=options["yes"]))
 
 
 def _words(text: str) -> list[str]:
@@ -135,9 +146,9 @@ def _access(options: dict[str, Any]) -> ClusterAccess:
 
 
 def _server(access: ClusterAccess | None) -> tuple[str, int]:
-    """For printed manifests a place to write it."""
-    found = urlsplit(access.server if access else "https://api.example.com:6443")
-    return found.hostname or "", found.port or 443
+    """Printed manifests get a placeholder."""
+    url = urlsplit(access.server if access else "https://api.example.com:6443")
+    return url.hostname or "", url.port or 443
 
 
 def _print(output: str, chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> None:
@@ -163,33 +174,33 @@ async def _install(
     from zonewise.kube.client.client import Client
 
     force = options["force_conflicts"]
-    gone = components.superseded(chosen, mode, values)
+    superseded = components.superseded(chosen, mode, values)
     async with Client(access, wait_for_server=False) as client:
         documents = await _with_own_namespace(client, components.documents(chosen, mode, values))
         if options["diff"]:
-            return await _diff(client, documents, gone, force=force)
+            return await _diff(client, documents, superseded, force=force)
         async for outcome in apply.apply(client, documents, force=force):
             click.echo(outcome)
-        if options["wait"]:  # before what it replaces is gone
+        if options["wait"]:  # before the objects that it replaces are removed
             await apply.until_ready(client, documents, options["timeout"])
-        async for outcome in apply.remove(client, gone):
+        async for outcome in apply.remove(client, superseded):
             click.echo(outcome)
     return 0
 
 
-async def _diff(client: Client, documents: list[Document], gone: list[Document], *, force: bool) -> int:
+async def _diff(client: Client, documents: list[Document], superseded: list[Document], *, force: bool) -> int:
     from zonewise.install import apply
 
     differs = False
-    for found in (apply.compare(client, documents, force=force), apply.compare_removed(client, gone)):
-        async for said in found:
-            click.echo(said, nl=False)
+    for differences in (apply.compare(client, documents, force=force), apply.compare_removed(client, superseded)):
+        async for difference in differences:
+            click.echo(difference, nl=False)
             differs = True
     return 1 if differs else 0
 
 
 async def _with_own_namespace(client: Client, documents: list[Document]) -> list[Document]:
-    """A namespace that somebody else made is used as it is, and stays theirs."""
+    """A namespace that Zonewise did not create is used unchanged, and never owned."""
     from zonewise.install import apply
     from zonewise.install.components import PART_OF
 
@@ -202,7 +213,7 @@ async def _with_own_namespace(client: Client, documents: list[Document]) -> list
 
 
 async def _uninstall(
-    access: ClusterAccess, chosen: Sequence[InstallComponent], values: ManifestValues, *, keep: bool, sure: bool
+    access: ClusterAccess, chosen: Sequence[InstallComponent], values: ManifestValues, *, keep: bool, confirmed: bool
 ) -> None:
     from zonewise.install import remove
     from zonewise.install.components import InstallComponent
@@ -211,14 +222,12 @@ async def _uninstall(
     from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
     async with Client(access, wait_for_server=False) as client:
-        if not sure:
+        if not confirmed:
             budgets = 0
             if InstallComponent.DISRUPTION in chosen and not keep:
-                try:
+                with suppress(NotFound):
                     budgets = len((await client.list(TOPOLOGY_DISRUPTION_BUDGETS)).items)
-                except NotFound:
-                    budgets = 0
-            _ask(chosen, access.server, budgets)
+            _confirm(chosen, access.server, budgets)
         nothing = True
         async for outcome in remove.remove(client, chosen, values, keep_budgets=keep):
             click.echo(outcome)
@@ -227,10 +236,10 @@ async def _uninstall(
             click.echo(f"nothing of Zonewise is at {access.server}", err=True)
 
 
-def _ask(chosen: Sequence[InstallComponent], server: str, budgets: int) -> None:
+def _confirm(chosen: Sequence[InstallComponent], server: str, budgets: int) -> None:
     lost = f", and with it {budgets} budgets (TopologyDisruptionBudget)" if budgets else ""
     question = f"Remove {', '.join(chosen)} from {server}{lost}?"
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Say so with --yes: nobody can be asked here")
+        raise UsageError(f"{question} Confirm with --yes: stdin is not a terminal")
     if not click.confirm(question, err=True):
         raise ZonewiseError("nothing was removed")

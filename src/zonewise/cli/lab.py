@@ -1,4 +1,4 @@
-"""`zonewise lab`: start, look at, disturb and end clusters on this machine. Everything is done by `zonewise.lab`."""
+"""`zonewise lab`: start, inspect, disturb and stop clusters on this machine (`zonewise.lab`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zonewise.lab.state import Lab
     from zonewise.lab.status import LabStatus
 
-_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 @click.group(
@@ -26,17 +26,17 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 Example:
   zonewise lab up --zones 3 --nodes 2      three zones with two nodes each
   zonewise lab kubectl -- get nodes -L topology.kubernetes.io/zone
-  zonewise lab cut zone-a                  nothing goes in or out of zone-a
+  zonewise lab cut zone-a                  cut zone-a off the network
   zonewise lab heal zone-a
-  zonewise lab down                        no trace is left
+  zonewise lab down                        remove everything
 """
 )
 def lab() -> None:
     """A real multi-zone Kubernetes cluster on this machine.
 
-    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of yours. Nodes are of two kinds:
-    namespace nodes run pods as real processes with addresses of their own (root), kwok nodes only pretend, by the
-    thousand.
+    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of your user. There are two kinds of
+    nodes: namespace nodes run pods as real processes with their own addresses (needs root), and kwok nodes simulate
+    pods, by the thousand.
     """
 
 
@@ -47,25 +47,25 @@ def _named(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar="ZONEWISE_LAB",
         show_default=True,
         shell_complete=lab_names,
-        help="Which lab; labs run side by side.",
+        help="Name of the lab; several can run at once.",
     )
     return option(command)
 
 
 _output = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 _kube_version = click.option(
-    "--kube-version", default="", help="Kubernetes to run, such as v1.35.4; built when it is new."
+    "--kube-version", default="", help="Kubernetes version, such as v1.35.4. A new version is built first."
 )
 
 
 @lab.command(epilog="Example: zonewise lab setup")
 @_kube_version
 def setup(kube_version: str) -> None:
-    """Prepare this machine: system packages, and the lab's programs (built once).
+    """Prepare this machine: install system packages and build the lab's programs, once.
 
-    `make setup` does this too. Interrupted, it goes on where it stopped.
+    `make setup` does the same. After an interruption, run it again to continue.
     """
     from zonewise.lab.build import setup as preparation
     from zonewise.lab.build.binaries import DEFAULT_VERSION
@@ -88,21 +88,25 @@ Examples:
 )
 @_named
 @click.option(
-    "--zones", type=click.IntRange(0, 26), default=3, show_default=True, help="How many zones; 0 for no nodes."
+    "--zones", type=click.IntRange(0, 26), default=3, show_default=True, help="Number of zones; 0 for no nodes."
 )
 @click.option(
     "--nodes", type=click.IntRange(0), default=None, help="Namespace nodes per zone.  [default: 2 as root, else 0]"
 )
-@click.option("--kwok-nodes", type=click.IntRange(0), default=0, help="Pretended nodes in all, dealt out to the zones.")
+@click.option(
+    "--kwok-nodes", type=click.IntRange(0), default=0, help="Total number of simulated nodes, spread over the zones."
+)
 @_kube_version
 @click.option(
-    "--controllers", default="*", help="As kube-controller-manager's --controllers: '*,-name' for all but one."
+    "--controllers", default="*", help="Value of kube-controller-manager's --controllers; '*,-name' for all but one."
 )
-@click.option("--no-scheduler", is_flag=True, help="Run no kube-scheduler.")
+@click.option("--no-scheduler", is_flag=True, help="Do not run kube-scheduler.")
 @click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace node.")
-@click.option("--demo", is_flag=True, help="Also start a small application in every zone, and say what to try.")
-@click.option("--ceph", is_flag=True, help="Also start a real small Ceph with an OSD in every zone.")
-@click.option("--zonewise", is_flag=True, help="Also install Zonewise: what `zonewise install` does, without an image.")
+@click.option("--demo", is_flag=True, help="Also start a small application in every zone, and print what to try.")
+@click.option("--ceph", is_flag=True, help="Also start a small real Ceph cluster with an OSD in every zone.")
+@click.option(
+    "--zonewise", is_flag=True, help="Also install Zonewise, as `zonewise install` does but without an image."
+)
 @_output
 def up(
     name: str,
@@ -120,9 +124,9 @@ def up(
 ) -> None:
     """Start a cluster and wait until it is ready.
 
-    Done already: nothing happens, or you are told which options differ. Crashed before: the rest of it is removed first.
-    Where kwok nodes stand beside namespace nodes they carry the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods
-    which should really run do not land there.
+    If the lab runs already, nothing happens, or an error names the options that differ. Remains of a crashed lab are
+    removed first. Next to namespace nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods
+    that must really run are not scheduled there.
     """
     from zonewise.lab import labs
     from zonewise.lab.build import build
@@ -163,14 +167,14 @@ def _nodes_per_zone(zones: int, nodes: int | None) -> int:
 
 @lab.command(epilog="Example: zonewise lab down --name big")
 @_named
-@click.option("--all", "everything", is_flag=True, help="Every lab of yours.")
+@click.option("--all", "everything", is_flag=True, help="All of your labs.")
 def down(name: str, everything: bool) -> None:
-    """End a cluster and remove every trace of it, also after a crash."""
+    """Stop a cluster and remove everything it created, also after a crash."""
     from zonewise.lab import labs, state
 
-    for each in state.names() if everything else [name]:
-        gone = labs.down(each, lambda _step: None)
-        click.echo(f"lab {each} is gone" if gone else f"there is no lab {each}", err=True)
+    for lab_name in state.names() if everything else [name]:
+        removed = labs.down(lab_name, lambda _step: None)
+        click.echo(f"lab {lab_name} is gone" if removed else f"there is no lab {lab_name}", err=True)
 
 
 @lab.command(epilog="Example: zonewise lab status -o json")
@@ -178,26 +182,26 @@ def down(name: str, everything: bool) -> None:
 @_output
 @click.pass_context
 def status(ctx: click.Context, name: str, output: str) -> None:
-    """Show a cluster's processes, zones and nodes. Exits with 1 when a process ended or a node is not ready."""
+    """Show a cluster's processes, zones and nodes. The exit code is 1 if a process ended or a node is not ready."""
     from zonewise.lab import state
     from zonewise.lab import status as statuses
 
-    found = state.find(name)
-    if found is None:
-        state.get(name)  # says so
+    lab = state.find(name)
+    if lab is None:
+        state.get(name)  # raises the error
         return
-    seen = statuses.of(found)
+    report = statuses.of(lab)
     if output == "json":
-        printing.echo_data(seen, output)
+        printing.echo_data(report, output)
     else:
-        click.echo(_describe(seen))
-    ctx.exit(0 if seen.health is statuses.LabHealth.READY else 1)
+        click.echo(_describe(report))
+    ctx.exit(0 if report.health is statuses.LabHealth.READY else 1)
 
 
 @lab.command("list", epilog="Example: zonewise lab list")
 @_output
 def list_(output: str) -> None:
-    """Name your labs, one on each line."""
+    """List your labs, one per line."""
     from zonewise.lab import state
     from zonewise.lab import status as statuses
 
@@ -215,70 +219,70 @@ def kubeconfig(name: str) -> None:
     click.echo(_get(name).node_kubeconfig)
 
 
-@lab.command(context_settings=_PASSED_ON, epilog="Example: zonewise lab kubectl -- get pods -A -o wide")
+@lab.command(context_settings=_PASS_THROUGH, epilog="Example: zonewise lab kubectl -- get pods -A -o wide")
 @_named
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     """Run the cluster's own kubectl: `zonewise lab kubectl -- get pods -A`.
 
-    --name comes before the dashes, what follows them is kubectl's: `zonewise lab kubectl --name big -- get pods -A`.
+    --name comes before the dashes; arguments after them go to kubectl: `zonewise lab kubectl --name big -- get pods -A`.
     """
-    found = _get(name)
-    os.environ["KUBECONFIG"] = str(found.node_kubeconfig)
-    _become([str(found.binaries / "kubectl"), *arguments])
+    lab = _get(name)
+    os.environ["KUBECONFIG"] = str(lab.node_kubeconfig)
+    _exec([str(lab.binaries / "kubectl"), *arguments])
 
 
-@lab.command("exec", context_settings=_PASSED_ON, epilog="Example: zonewise lab exec zone-a-1 -- ip addr")
+@lab.command("exec", context_settings=_PASS_THROUGH, epilog="Example: zonewise lab exec zone-a-1 -- ip addr")
 @_named
 @click.argument("target")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
-    """Run a command inside a namespace node or a pod on one.
+    """Run a command inside a namespace node, or a pod on one.
 
-    TARGET is a node's name, a pod's, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
+    TARGET is the name of a node or a pod, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
     """
     from zonewise.lab.nodes import nodes
 
-    words = command[1:] if command[0] == "--" else command  # click hands the dashes on after an argument
-    _become(nodes.exec_argv(_get(name), target, words))
+    words = command[1:] if command[0] == "--" else command  # click passes the dashes on after an argument
+    _exec(nodes.exec_argv(_get(name), target, words))
 
 
 @lab.command(epilog="Example: zonewise lab logs -f kube-apiserver")
 @_named
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log.")
 @click.argument("process", required=False)
 def logs(name: str, follow: bool, process: str | None) -> None:
-    """Print what a process wrote; without PROCESS, name those there are. Also works after a failed start.
+    """Print the log of a process; without PROCESS, list the logs. Also works after a failed start.
 
-    NAMESPACE/POD as PROCESS is a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
+    PROCESS may be NAMESPACE/POD, for a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
     """
     from zonewise.errors import ZonewiseError
     from zonewise.lab import processes, state
     from zonewise.lab.nodes import nodes
 
     if state.find(name) is None:
-        state.get(name)  # says so
+        state.get(name)  # raises the error
     directory = state.directory_of(name) / processes.LOGS
-    known = sorted(path.stem for path in directory.glob("*.log"))
+    names = sorted(path.stem for path in directory.glob("*.log"))
     if process is None:
-        click.echo("\n".join(known))
+        click.echo("\n".join(names))
     elif "/" in process:
         _tail(nodes.log_path(_get(name), process), follow=follow)
-    elif process not in known:
-        raise ZonewiseError(f"lab {name!r} has no log of {process!r}: it has {', '.join(known) or 'none'}")
+    elif process not in names:
+        raise ZonewiseError(f"lab {name!r} has no log of {process!r}: it has {', '.join(names) or 'none'}")
     else:
         _tail(directory / f"{process}.log", follow=follow)
 
 
 def _tail(path: Path, *, follow: bool) -> NoReturn:
-    _become(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
+    _exec(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
 
 
 @lab.command(epilog="Example: zonewise lab cut zone-a")
 @_named
 @click.argument("zone", shell_complete=zone_names)
 def cut(name: str, zone: str) -> None:
-    """Cut a zone off: no packet enters or leaves it, neither to other zones nor to the API server."""
+    """Cut a zone off the network: no packet reaches or leaves it, neither to other zones nor to the API server."""
     from zonewise.lab.nodes import nodes
 
     changed = nodes.cut(_get(name), zone)
@@ -303,9 +307,9 @@ def heal(name: str, zone: str) -> None:
 @click.argument("milliseconds", type=click.FloatRange(0))
 @click.option("--loss", type=click.FloatRange(0, 100), default=0.0, help="Percent of packets dropped, each way.")
 def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) -> None:
-    """Delay what goes between two zones, each way: `zonewise lab latency zone-a zone-b 5 --loss 1`.
+    """Delay packets between two zones, each way: `zonewise lab latency zone-a zone-b 5 --loss 1`.
 
-    0 makes the path plain again.
+    0 removes the delay.
     """
     from zonewise.lab.nodes import nodes
 
@@ -316,19 +320,19 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 
 @lab.command(epilog="Example: zonewise lab ask")
 @_named
-@click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
-@click.option("--by-name", is_flag=True, help="Not through the Service's address, but a pod that DNS names for it.")
+@click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Requests per front pod.")
+@click.option("--by-name", is_flag=True, help="Connect to a pod address from DNS instead of the Service's cluster IP.")
 @_output
 def ask(name: str, count: int, by_name: bool, output: str) -> None:
-    """Have the demo's fronts ask the catalog, and show which zone answered whom."""
+    """Send requests from the demo's front pods to the catalog, and show which zone answered which."""
     from zonewise.lab.demo import zone_answers
 
-    found = _get(name)
-    counted = zone_answers.ask(found, count, by_name=by_name)
+    lab = _get(name)
+    answers = zone_answers.ask(lab, count, by_name=by_name)
     if output == "json":
-        printing.echo_data(zone_answers.account(counted, found.zones), output)
+        printing.echo_data(zone_answers.account(answers, lab.zones), output)
     else:
-        click.echo(zone_answers.table(counted, found.zones))
+        click.echo(zone_answers.table(answers, lab.zones))
 
 
 def _get(name: str) -> Lab:
@@ -337,44 +341,48 @@ def _get(name: str) -> Lab:
     return state.get(name)
 
 
-def _become(argv: list[str]) -> NoReturn:
-    """Leave the process to another program: its signals, output and exit code are then its own."""
+def _exec(argv: list[str]) -> NoReturn:
+    """Replaces this process, so that signals, output and exit code are those of the program."""
     sys.stdout.flush()
-    os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
+    os.execvp(argv[0], argv)  # noqa: S606 - no shell is needed
 
 
 def _print_up(running: Lab, output: str) -> None:
     from zonewise.lab import status as statuses
 
-    seen = statuses.of(running)
+    report = statuses.of(running)
     if output == "json":
-        printing.echo_data(seen, output)
+        printing.echo_data(report, output)
         return
     from zonewise.lab.demo import tour
 
-    click.echo(_headline(seen))
+    click.echo(_headline(report))
     click.echo(tour.text(running, terminal=sys.stdout.isatty()))
 
 
-def _headline(seen: LabStatus) -> str:
-    zones = f", {len(seen.zones)} zones, {seen.ready_nodes} of {seen.nodes} nodes ready" if seen.zones else ", no nodes"
-    place = f" at {seen.server}" if seen.server else ""
-    return f"lab {seen.name} is {seen.health}: Kubernetes {seen.kube_version}{place}{zones}"
+def _headline(report: LabStatus) -> str:
+    zones = (
+        f", {len(report.zones)} zones, {report.ready_nodes} of {report.nodes} nodes ready"
+        if report.zones
+        else ", no nodes"
+    )
+    server = f" at {report.server}" if report.server else ""
+    return f"lab {report.name} is {report.health}: Kubernetes {report.kube_version}{server}{zones}"
 
 
-def _describe(seen: LabStatus) -> str:
-    lines = [_headline(seen)]
-    if seen.problem:
-        lines.append(f"  problem: {seen.problem}; see `zonewise lab logs --name {seen.name}`")
-    if seen.zones:
+def _describe(report: LabStatus) -> str:
+    lines = [_headline(report)]
+    if report.problem:
+        lines.append(f"  problem: {report.problem}; see `zonewise lab logs --name {report.name}`")
+    if report.zones:
         lines.append(f"  {'ZONE':24} {'NAMESPACE':>9} {'KWOK':>6} {'READY':>6}")
         lines += [
             f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
-            for zone in seen.zones
+            for zone in report.zones
         ]
     lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")
     lines += [
         f"  {process.name:24} {process.pid:9} {f'{process.memory_bytes >> 20} MiB' if process.running else 'ended':>9}"
-        for process in seen.processes
+        for process in report.processes
     ]
     return "\n".join(lines)

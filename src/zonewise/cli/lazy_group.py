@@ -1,4 +1,4 @@
-"""Groups of commands that know their members by name and one line of help, and import only the one that runs."""
+"""A click group that lists its commands by name and help line, and imports only the command that runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 Members = Mapping[str, tuple[str, str]]
-"""By name: where the command lives, as `module:attribute`, and its line in the help."""
+"""Command name to its location, as `module:attribute`, and its help line."""
 
 
 class LazyGroup(click.Group):
@@ -32,15 +32,15 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.members and not name.startswith("-"):
-            raise click.UsageError(f"no command {name!r}. {self._nearest(ctx, name)}", ctx)
+            raise click.UsageError(f"no command {name!r}. {self._suggestion(ctx, name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.members[name][1]) for name in sorted(self.members)])
 
-    def _nearest(self, ctx: click.Context, name: str) -> str:
+    def _suggestion(self, ctx: click.Context, name: str) -> str:
         import difflib
 
-        near = difflib.get_close_matches(name, self.members, n=1)
-        return f"Did you mean {near[0]!r}?" if near else f"`{ctx.command_path} --help` lists them all."
+        matches = difflib.get_close_matches(name, self.members, n=1)
+        return f"Did you mean {matches[0]!r}?" if matches else f"`{ctx.command_path} --help` lists them all."

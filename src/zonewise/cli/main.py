@@ -1,4 +1,4 @@
-"""The entry point: knows every subcommand by name and one line of help, imports only the one that runs."""
+"""Entry point of the command line: the table of subcommands, and errors as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
-    "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
+    "controller": ("zonewise.cli.controller:controller", "Manage EndpointSlices and disruption budgets."),
     "csi": ("zonewise.cli.csi:csi", "Ceph volumes, provisioned in the pool of the pod's domain."),
     "dashboard": (
         "zonewise.cli.dashboard:dashboard",
-        "Show the cluster on a live page: traffic, reasons, budgets, what if.",
+        "Serve a live page: traffic, reasons, budgets, what-if.",
     ),
-    "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
-    "explain": ("zonewise.cli.explain:explain", "Say what becomes of a request, and why."),
+    "dns": ("zonewise.cli.dns:dns", "Serve cluster DNS, with topology-aware headless Services."),
+    "explain": ("zonewise.cli.explain:explain", "Explain the outcome of a request, and why."),
     "doctor": ("zonewise.cli.doctor:doctor", "Check a cluster, before and after install, with a fix for each finding."),
-    "drain": ("zonewise.cli.drain:drain", "Say in which waves a drain will take a node's pods, before anyone runs it."),
-    "install": ("zonewise.cli.install:install", "Put Zonewise into a cluster, or print its manifests."),
+    "drain": ("zonewise.cli.drain:drain", "Predict the waves in which a drain evicts the pods of nodes."),
+    "install": ("zonewise.cli.install:install", "Install Zonewise in a cluster, or print its manifests."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
     "man": ("zonewise.cli.man:man", "Print the manual page."),
-    "plan": ("zonewise.cli.plan:plan", "Say what becomes of every Service, today and after a change."),
-    "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
-    "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
+    "plan": ("zonewise.cli.plan:plan", "Predict the routing of every Service, today and after a change."),
+    "proxy": ("zonewise.cli.proxy:proxy", "Run the topology-aware nftables proxy on this node."),
+    "simulate": ("zonewise.cli.simulate:simulate", "Compare the routing algorithms on data sets or your own cluster."),
     "status": (
         "zonewise.cli.status:status",
-        "Say how the cluster is: components, Services, traffic, budgets, volumes.",
+        "Show components, Services, traffic, budgets and volumes.",
     ),
-    "uninstall": ("zonewise.cli.install:uninstall", "Take Zonewise out of a cluster: nothing of it stays."),
-    "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
+    "uninstall": ("zonewise.cli.install:uninstall", "Remove Zonewise from a cluster completely."),
+    "webhook": ("zonewise.cli.webhook:webhook", "Run the admission webhooks: hints on slices, and the eviction guard."),
 }
-"""Name to where it lives and its line in the help, so that `--help` imports none of them."""
+"""Command name to its location and its help line, so that `--help` imports none of them."""
 
 
 @click.group(
     cls=LazyGroup,
     members=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with `zonewise lab up --demo`: three zones on this machine, with an application in them.",
+    epilog="Start with `zonewise lab up --demo`: a cluster with three zones and a demo application on this machine.",
 )
 @click.version_option(__version__, "-V", "--version", message="zonewise %(version)s")
 def cli() -> None:
@@ -56,22 +56,22 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; what a person can act on is shown as one line, a traceback only if ZONEWISE_DEBUG is set."""
-    gc.set_threshold(10_000, 20, 20)  # what loading a command makes stays: looking through it again and again is idle
+    """Runs the command line. Errors that the user can act on are one line, with a traceback only if ZONEWISE_DEBUG is set."""
+    gc.set_threshold(10_000, 20, 20)  # objects of imported modules stay alive: scanning them often is wasted time
     try:
         cli.main(args=arguments, prog_name="zonewise")
     except Exception as error:
-        text = _one_line(error)
+        text = _message(error)
         if text is None or os.environ.get("ZONEWISE_DEBUG"):
             raise
-        _give_up_output()
-        print(f"zonewise: {text}", file=sys.stderr)  # noqa: T201 - the last word before leaving
+        _discard_output()
+        print(f"zonewise: {text}", file=sys.stderr)  # noqa: T201 - click is done
         sys.exit(error.exit_code if isinstance(error, ZonewiseError) else 1)
-    raise AssertionError("click leaves by SystemExit")
+    raise AssertionError("click raises SystemExit")
 
 
-def _one_line(error: Exception) -> str | None:
-    """What to say of it; None for a bug of ours. A reader of our output who has left is click's business: it says nothing."""
+def _message(error: Exception) -> str | None:
+    """One line for the user; None for a bug. Click handles a broken pipe, silently."""
     import subprocess
 
     match error:
@@ -79,16 +79,16 @@ def _one_line(error: Exception) -> str | None:
             return str(error)
         case OSError(strerror=str(reason), filename=None):
             return reason
-        case OSError(strerror=str(reason), filename=place):
-            return f"{os.fsdecode(place) if isinstance(place, bytes) else place}: {reason}"
+        case OSError(strerror=str(reason), filename=path):
+            return f"{os.fsdecode(path) if isinstance(path, bytes) else path}: {reason}"
         case OSError() | subprocess.TimeoutExpired():
             return str(error)
         case _:
             return None
 
 
-def _give_up_output() -> None:
-    """What can't be written would be tried again, and complained about, when the interpreter leaves."""
+def _discard_output() -> None:
+    """Otherwise the interpreter retries a failed write at exit, and prints an error."""
     try:
         sys.stdout.flush()
     except OSError:

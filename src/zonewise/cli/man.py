@@ -1,6 +1,6 @@
-"""Every command as one tree of plain values, and `zonewise man`, which prints it as a manual page.
+"""All commands as plain values, and `zonewise man`, which prints them as a manual page.
 
-The reference in docs/ is written from the same tree (`zonewise.cli.reference`), so neither can miss a flag.
+`docs/reference.md` is generated from the same values (`zonewise.cli.reference`), so neither can miss a flag.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from zonewise.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class CommandFlag:
-    spelled: str
-    """Such as `-n, --namespace TEXT`; an argument's name for one without dashes."""
-    explained: str
+    spelling: str
+    """Such as `-n, --namespace TEXT`, or the name of an argument."""
+    help: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class CommandEntry:
 def entries(
     command: click.Command, path: tuple[str, ...], parent: click.Context | None = None
 ) -> Iterator[CommandEntry]:
-    """The command, and all below it."""
+    """The command and its subcommands."""
     context = click.Context(command, info_name=path[-1], parent=parent)
     yield _entry(command, path, context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None and not below.hidden:
-                yield from entries(below, (*path, name), context)
+            subcommand = command.get_command(context, name)
+            if subcommand is not None and not subcommand.hidden:
+                yield from entries(subcommand, (*path, name), context)
 
 
 def _entry(command: click.Command, path: tuple[str, ...], context: click.Context) -> CommandEntry:
@@ -64,18 +64,17 @@ def _paragraphs(text: str) -> tuple[str, ...]:
 
 
 def _flags(command: click.Command, context: click.Context) -> tuple[CommandFlag, ...]:
-    """With defaults, as in the help; but not the help's own flag, which every command has."""
-    found = []
+    """With defaults, as in the help. Without --help, which every command has."""
+    flags = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and "--help" not in parameter.opts:
-            spelled, explained = record
-            found.append(CommandFlag(" ".join(spelled.split()), " ".join(explained.split())))
-    return tuple(found)
+            flags.append(CommandFlag(*(" ".join(text.split()) for text in record)))
+    return tuple(flags)
 
 
 def _examples(epilog: str) -> tuple[str, ...]:
-    """The lines of the epilogue as they stand, without its heading."""
+    """The lines of the epilogue without its heading."""
     lines = [line.rstrip() for line in inspect.cleandoc(epilog.replace("\b", "")).splitlines()]
     return tuple(line.strip() for line in lines if line.strip() and not re.fullmatch(r"Examples?:", line.strip()))
 
@@ -83,46 +82,46 @@ def _examples(epilog: str) -> tuple[str, ...]:
 @click.command("man", epilog="\b\nExamples:\n  zonewise man | man -l -\n  zonewise man lab up > zonewise-lab-up.1\n")
 @click.argument("command", nargs=-1)
 def man(command: tuple[str, ...]) -> None:
-    """Print the manual page: of everything, or of COMMAND."""
+    """Print the manual page of COMMAND, or of all commands."""
     from zonewise.cli.main import cli
 
-    wanted = ("zonewise", *command)
-    chosen = [entry for entry in entries(cli, ("zonewise",)) if entry.path[: len(wanted)] == wanted]
+    path = ("zonewise", *command)
+    chosen = [entry for entry in entries(cli, ("zonewise",)) if entry.path[: len(path)] == path]
     if not chosen:
         raise UsageError(f"no command {' '.join(command)!r}: `zonewise --help` lists them all")
-    click.echo(page(chosen), nl=False)
+    click.echo(manual(chosen), nl=False)
 
 
-def page(chosen: Sequence[CommandEntry]) -> str:
-    """In the language of man(7)."""
+def manual(chosen: Sequence[CommandEntry]) -> str:
+    """In man(7) markup."""
     first, *rest = chosen
     title = "-".join(first.path)
     lines = [
         f'.TH "{title.upper()}" 1 "" "zonewise {__version__}" "Zonewise"',
         ".SH NAME",
-        rf"{_plain(title)} \- {_plain(first.text[0].rstrip('.')) if first.text else title}",
+        rf"{_escaped(title)} \- {_escaped(first.text[0].rstrip('.')) if first.text else title}",
         ".SH SYNOPSIS",
-        rf"\fB{_plain(first.usage)}\fR",
+        rf"\fB{_escaped(first.usage)}\fR",
         ".SH DESCRIPTION",
-        *_described(first),
+        *_description(first),
     ]
     if rest:
         lines.append(".SH COMMANDS")
         for entry in rest:
-            lines += [f'.SS "{_plain(entry.name)}"', rf"\fB{_plain(entry.usage)}\fR", ".PP", *_described(entry)]
+            lines += [f'.SS "{_escaped(entry.name)}"', rf"\fB{_escaped(entry.usage)}\fR", ".PP", *_description(entry)]
     return "\n".join(lines) + "\n"
 
 
-def _described(entry: CommandEntry) -> list[str]:
-    lines = [line for paragraph in entry.text for line in (".PP", _plain(paragraph))]
+def _description(entry: CommandEntry) -> list[str]:
+    lines = [line for paragraph in entry.text for line in (".PP", _escaped(paragraph))]
     for flag in entry.flags:
-        lines += [".TP", rf"\fB{_plain(flag.spelled)}\fR", _plain(flag.explained) or r"\&"]
+        lines += [".TP", rf"\fB{_escaped(flag.spelling)}\fR", _escaped(flag.help) or r"\&"]
     if entry.examples:
-        lines += [".PP", "Examples:", ".nf", *(rf"\&  {_plain(example)}" for example in entry.examples), ".fi"]
+        lines += [".PP", "Examples:", ".nf", *(rf"\&  {_escaped(example)}" for example in entry.examples), ".fi"]
     return lines
 
 
-def _plain(text: str) -> str:
-    r"""A backslash, a dash and a dot at the start of a line mean something to roff."""
+def _escaped(text: str) -> str:
+    r"""Backslashes and dashes, and dots and quotes at the start of a line, are roff markup."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,4 +1,4 @@
-"""Options that several commands have in common, so that they are called and explained alike everywhere."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,36 +14,52 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _CLUSTER = (
     click.option(
-        "--kubeconfig", type=click.Path(path_type=Path), help="[default: as kubectl finds it, or the pod's own]"
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        help="Path of the kubeconfig. [default: as kubectl, or in a pod its service account]",
     ),
-    click.option("--context", shell_complete=completion.context_names, help="A context of the kubeconfig."),
+    click.option(
+        "--context",
+        shell_complete=completion.context_names,
+        help="Context of the kubeconfig. [default: the current one]",
+    ),
 )
 _LOGGING = (
-    click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True),
     click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+        "--log-format",
+        type=click.Choice(["human", "json"]),
+        default="human",
+        show_default=True,
+        help="Format of log lines.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="Lowest level that is logged.",
     ),
 )
 
 
 def cluster_options(command: F) -> F:
-    """Which cluster: `kubeconfig` and `context`, for `zonewise.kube.client.kubeconfig.find`."""
+    """Access to a cluster: `kubeconfig` and `context`, for `zonewise.kube.client.kubeconfig.find`."""
     return _with(command, _CLUSTER)
 
 
 def log_options(command: F) -> F:
-    """How to log: `log_format` and `log_level`, for `zonewise.log.configure`."""
+    """Logging: `log_format` and `log_level`, for `zonewise.log.configure`."""
     return _with(command, _LOGGING)
 
 
 def hints_option(command: F) -> F:
-    """`hints`, for `zonewise.routing.HintsForm`: who foresees must go by what the controller goes by."""
+    """`hints`, for `zonewise.routing.HintsForm`: a forecast must use the controller's form of hints."""
     return click.option(
         "--hints",
         type=click.Choice(["stable", "strict"]),
         default="stable",
         show_default=True,
-        help="How automatic hints are computed, as the controller is told.",
+        help="How automatic hints are computed; must match the controller's flag.",
     )(command)
 
 
@@ -51,40 +67,40 @@ _CARRIERS = (
     click.option(
         "--all-services/--no-all-services",
         default=None,
-        help="The Zonewise proxy runs in kube-proxy's place, or does not. [default: as its DaemonSet says]",
+        help="Whether the Zonewise proxy replaces kube-proxy. [default: as its DaemonSet says]",
     ),
     click.option(
         "--zonewise-dns/--stock-dns",
         default=None,
-        help="Who answers for headless Services. [default: Zonewise's server where it is installed]",
+        help="Which DNS server answers for headless Services. [default: Zonewise's if it is installed]",
     ),
 )
 
 
 def carrier_options(command: F) -> F:
-    """Who carries Services: `all_services` and `zonewise_dns`, for `zonewise.planning.data_plane.Told`."""
+    """Data plane of Services: `all_services` and `zonewise_dns`, for `zonewise.planning.data_plane.Overrides`."""
     return _with(command, _CARRIERS)
 
 
 def health_option(default: int, but: str = "") -> Callable[[F], F]:
-    """`health_port`, for `zonewise.kube.process.Listen`; `but` says where it does not count."""
+    """`health_port`, for `zonewise.kube.process.HealthListen`; `but` is a sentence on exceptions."""
     return click.option(
         "--health-port",
         type=click.IntRange(0, 65535),
         default=default,
         show_default=True,
-        help=f"Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.{but}",
+        help=f"Port of /metrics, /livez and /readyz; 0 for any free port, which is logged.{but}",
     )
 
 
 def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:
-    """`parts`: which of `names` the process runs, with commas between them; the first alone where nothing is said."""
+    """`parts`: those of `names` that the process runs, separated by commas. The default is the first."""
 
     def read(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
         chosen = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
         for word in chosen:
             if word not in names:
-                raise click.BadParameter(f"{word!r} is no part; write one or more of {', '.join(names)}")
+                raise click.BadParameter(f"unknown part {word!r}; write one or more of {', '.join(names)}")
         return chosen
 
     metavar = f"{'|'.join(names)},..."
@@ -94,7 +110,7 @@ def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:
 
 
 def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
-    """In the order of `options` in the help, as if they stood above the command one by one."""
+    """Decorates the command with the options, so that the help lists them in this order."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""`zonewise plan`: what becomes of every Service, and of it after a change. `zonewise.planning` finds out, this prints it."""
+"""`zonewise plan`: prints the routing of every Service today and after a change (`zonewise.planning`)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 @click.command(
     epilog="""\b
 Examples:
-  zonewise plan                                                   every Service of the cluster at hand
-  zonewise plan --set same-zone=Prefer -l app=shop                what that annotation would do
-  zonewise plan --lose-zone eu-1a                                 who is overloaded, who is cut off
+  zonewise plan                                                   every Service of the current cluster
+  zonewise plan --set same-zone=Prefer -l app=shop                the effect of that annotation
+  zonewise plan --lose-zone eu-1a                                 overload and clients without endpoints
   zonewise plan --add-nodes eu-1c=3 --replicas shop=12            several changes at once
-  zonewise plan --gb 10000 --price 0.02 --sort cost --limit 20    in money, the dearest
-  zonewise plan -f dump.yaml                                      a dump, with no cluster
+  zonewise plan --gb 10000 --price 0.02 --sort cost --limit 20    with cost, the most expensive first
+  zonewise plan -f dump.yaml                                      a dump instead of a cluster
 """
 )
 @dumps.file_option
@@ -36,16 +36,16 @@ Examples:
     "-n",
     "--namespace",
     shell_complete=completion.namespace_names,
-    help="Only Services of that namespace. [default: all]",
+    help="Only Services of that namespace. [default: all namespaces]",
 )
-@click.option("-A", "--all-namespaces", is_flag=True, help="Services of all namespaces; so it is without -n.")
-@click.option("-l", "--selector", default="", help="Only Services with these labels, as kubectl takes them.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
+@click.option("-l", "--selector", default="", help="Only Services with these labels, in the syntax of kubectl.")
 @click.option(
     "--set",
     "policies",
     multiple=True,
     metavar="POLICY=VALUE",
-    help="Give the chosen Services a policy; nothing after = takes it away.",
+    help="Set a policy on the selected Services; an empty value removes it.",
 )
 @click.option(
     "--lose-zone",
@@ -53,47 +53,51 @@ Examples:
     multiple=True,
     metavar="ZONE",
     shell_complete=completion.node_zones,
-    help="All nodes of the zone, and what runs there, are gone.",
+    help="Remove all nodes of the zone and their endpoints.",
 )
-@click.option("--add-nodes", "added", multiple=True, metavar="ZONE=N", help="N more nodes in that zone.")
+@click.option("--add-nodes", "added", multiple=True, metavar="ZONE=N", help="Add N nodes to that zone.")
 @click.option(
     "--replicas",
     multiple=True,
     metavar="SERVICE=N",
-    help="A Service has N endpoints; NAMESPACE/NAME where names repeat.",
+    help="Scale a Service to N endpoints; NAMESPACE/NAME if the name is not unique.",
 )
 @click.option(
-    "--gb", multiple=True, metavar="[SERVICE=]GB", help="Traffic of a month: of all Services together, or of one."
+    "--gb", multiple=True, metavar="[SERVICE=]GB", help="Monthly traffic in GB: of all Services together, or of one."
 )
-@click.option("--price", type=click.FloatRange(0), help="Of a gigabyte that leaves its zone. [default: 0.02]")
+@click.option("--price", type=click.FloatRange(0), help="Price of a gigabyte that leaves its zone. [default: 0.02]")
 @hints_option
 @carrier_options
 @click.option(
     "--mode",
     type=click.Choice(["overlay", "own"]),
-    help="Who writes the slices: the stock controller, or ours. [default: as the slices show]",
+    help="Writer of the slices: the stock controller (overlay) or Zonewise (own). [default: as the slices show]",
 )
-@click.option("--changed-only", is_flag=True, help="Only Services that a change makes a difference to.")
+@click.option("--changed-only", is_flag=True, help="Only Services that a change affects.")
 @click.option(
     "--sort",
     type=click.Choice(["name", "in-zone", "overload", "cost", "change"]),
     default="name",
     show_default=True,
-    help="The table's order: least in zone, most overload, cost or change of the share in zone first.",
+    help="Order of the table: by name, lowest share in zone, highest overload, highest cost, or largest change of the share in zone.",
 )
 @click.option(
-    "--limit", type=click.IntRange(0), default=0, metavar="N", help="Only so many rows of the table. [default: all]"
+    "--limit",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Print only the first N rows of the table. [default: all]",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
 @cluster_options
 def plan(**options: Any) -> None:
-    """Say what becomes of every Service: policy, share of traffic that stays in its zone, worst overload, slices, cost.
+    """Predict the routing of every Service: policy, share of traffic that stays in its zone, worst overload, slices, cost.
 
-    With a change (--set, --lose-zone, --add-nodes, --replicas) it shows today and after. It reads a live cluster once, or
-    a dump, changes nothing, and needs neither root nor Zonewise in the cluster. Changes are made in the order of this
-    help; --set concerns the Services that -n and -l choose.
+    With a change (--set, --lose-zone, --add-nodes, --replicas) the output shows today and after. Reads a live cluster
+    once, or a dump, and changes nothing; needs neither root nor Zonewise in the cluster. Changes apply in the order of
+    this help; --set applies to the Services that -n and -l select.
     """
     import msgspec
 
@@ -106,7 +110,7 @@ def plan(**options: Any) -> None:
         today, _changed(today, options, chosen), chosen, _traffic(options, today), HintsForm(options["hints"])
     )
     if not found.rows:
-        raise ZonewiseError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
+        raise ZonewiseError(f"{_source(options)}: no Service with a selector matches; check -n and -l")
     shown = [row for row in found.rows if row.differs or not options["changed_only"]]
     match options["output"]:
         case "json" | "yaml" as form:
@@ -181,7 +185,7 @@ def _traffic(options: dict[str, Any], situation: Snapshot) -> MonthlyTraffic | N
 
     if not options["gb"]:
         if options["price"] is not None:
-            raise UsageError("--price needs --gb: say how much traffic there is in a month")
+            raise UsageError("--price needs --gb, the monthly traffic")
         return None
     total, by_service = 0.0, dict["Key", float]()
     for text in options["gb"]:
@@ -205,7 +209,7 @@ def _pair(option: str, text: str, form: str) -> tuple[str, str]:
 
 def _whole(option: str, text: str, number: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", number):
-        raise UsageError(f"{option} {text}: {number!r} is no whole number")
+        raise UsageError(f"{option} {text}: {number!r} is not a whole number")
     return int(number)
 
 
@@ -220,15 +224,15 @@ _ORDERS: dict[str, Callable[[ComparisonRow], Any]] = {
     "cost": lambda row: -_cost(row),
     "change": lambda row: -abs(row.planned.outlook.in_zone - row.today.outlook.in_zone),
 }
-"""Rows that are alike stay in the order of their names."""
+"""Equal rows stay in the order of their names."""
 
 
-def _lines(found: Comparison, shown: list[ComparisonRow], limit: int, *, wide: bool) -> Iterator[str]:
-    nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
-    yield f"{sum(found.zones.values())} client nodes by zone: {nodes}"
-    yield from (f"what if: {change}" for change in found.changes)
+def _lines(comparison: Comparison, shown: list[ComparisonRow], limit: int, *, wide: bool) -> Iterator[str]:
+    nodes = ", ".join(f"{zone} {count}" for zone, count in comparison.zones.items()) or "none"
+    yield f"{sum(comparison.zones.values())} client nodes by zone: {nodes}"
+    yield from (f"what if: {change}" for change in comparison.changes)
     yield ""
-    with_cost = found.today.cost is not None
+    with_cost = comparison.today.cost is not None
     numbers = ["IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES", *(["COST/MONTH"] if with_cost else [])]
     rows: list[list[str]] = []
     for row in shown[:limit]:
@@ -240,7 +244,7 @@ def _lines(found: Comparison, shown: list[ComparisonRow], limit: int, *, wide: b
     if len(shown) > limit:
         yield f"and {printing.count(len(shown) - limit, 'more Service')}"
     yield ""
-    yield _sum(found)
+    yield _summary(comparison)
 
 
 def _cells(row: ComparisonRow, *, with_cost: bool, wide: bool) -> Iterator[str]:
@@ -268,22 +272,24 @@ def _why(row: ComparisonRow, *, wide: bool) -> Iterator[str]:
     yield from (f"! {complaint}" for complaint in planned.complaints[: None if wide else 1])
     if wide:
         for part in planned.assignment:
-            consumers = ", ".join(part.consumers) or "nobody"
+            consumers = ", ".join(part.consumers) or "no zone"
             yield f"{part.endpoints} in {part.zone or 'no zone'} for {'every zone' if consumers == '*' else consumers}"
         if planned.remedy:
             yield f"to change that: {planned.remedy}"
 
 
-def _sum(found: Comparison) -> str:
-    def said(total: ComparisonTotal) -> str:
+def _summary(comparison: Comparison) -> str:
+    def totals(total: ComparisonTotal) -> str:
         cost = f", {total.cost:,.2f} a month" if total.cost is not None else ""
         return f"{printing.percent(total.in_zone)} in zone, worst overload {printing.percent(total.worst_overload)}, slices: {total.slices}{cost}"
 
-    differ = sum(row.differs for row in found.rows)
-    services = f"{found.today.services} Service{'s' if found.today.services != 1 else ''}"
-    if not found.changes:
-        return f"{services}: {said(found.today)}"
-    return f"{services}, {differ} changed\n  today:   {said(found.today)}\n  planned: {said(found.planned)}"
+    differ = sum(row.differs for row in comparison.rows)
+    services = f"{comparison.today.services} Service{'s' if comparison.today.services != 1 else ''}"
+    if not comparison.changes:
+        return f"{services}: {totals(comparison.today)}"
+    return (
+        f"{services}, {differ} changed\n  today:   {totals(comparison.today)}\n  planned: {totals(comparison.planned)}"
+    )
 
 
 def _step(today: str, planned: str) -> str:

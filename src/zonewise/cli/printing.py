@@ -1,6 +1,6 @@
-"""How commands print: one form of JSON for all, and text in columns, coloured on a terminal and folded to its width.
+"""Output of commands: JSON and YAML, and text in columns, coloured on a terminal and wrapped to its width.
 
-Off a terminal, lines are as long as they are and carry no colours (click takes them off): whoever reads them cuts them.
+Without a terminal, lines are not wrapped and have no colours (click removes them).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 OUTPUTS: Final = ("text", "wide", "json", "yaml")
 output_option = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
-"""`-o`, for commands that print text or the account behind it."""
+"""`-o`, for commands that print text or the data behind it."""
 
 _GAP: Final = 3
 _NARROWEST: Final = 30
@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 
 def echo_data(value: Any, form: str) -> None:
-    """As JSON or YAML, with the names that the schema documents."""
+    """As JSON or YAML, with the field names of the schema."""
     import msgspec
 
     if form == "json":
@@ -41,7 +41,7 @@ def echo_data(value: Any, form: str) -> None:
 
 
 def width() -> int | None:
-    """Of the terminal; None where there is none."""
+    """Width of the terminal; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -57,16 +57,16 @@ def styled(text: str, style: str) -> str:
             return click.style(text, fg=colour)
 
 
-def told(label: str, text: str, mark: str = "", style: str = "") -> Iterator[str]:
-    """A line with a label before it, or with a mark below the last one; folded with its beginning in line."""
+def labelled(label: str, text: str, mark: str = "", style: str = "") -> Iterator[str]:
+    """A line after a label, or after a mark below the label of an earlier line; wrapped with a hanging indent."""
     before = f"{label:<12}" if label else " " * 12
     marked = f"{mark} " if mark else ""
-    lines = folded(text, len(before) + len(marked))
+    lines = wrapped(text, len(before) + len(marked))
     yield f"{before}{styled(mark, style)}{' ' if mark else ''}{lines[0]}"
     yield from (f"{' ' * (12 + len(marked))}{line}" for line in lines[1:])
 
 
-def folded(text: str, indent: int = 0) -> list[str]:
+def wrapped(text: str, indent: int = 0) -> list[str]:
     wide = width()
     if wide is None or len(text) + indent <= wide:
         return [text]
@@ -74,11 +74,11 @@ def folded(text: str, indent: int = 0) -> list[str]:
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: Sequence[str] = ()) -> Iterator[str]:
-    """The last column is folded, and stands below the others where a terminal has no room beside them; `right` are those
-    that stand to the right.
+    """A table whose last column is wrapped, or moved below the others if the terminal is too narrow. Columns in `right`
+    are aligned to the right.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    widths = [max(len(name), *(len(row[place].text) for row in cells)) for place, name in enumerate(header)]
+    widths = [max(len(name), *(len(row[index].text) for row in cells)) for index, name in enumerate(header)]
     to_right = [name in right for name in header]
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     wide = width()
@@ -90,20 +90,20 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: 
         if below:
             if any(cell.text for cell in row[:-1]):
                 yield _line(row[:-1], widths[:-1], to_right[:-1])
-            yield from (f"    {styled(line, row[-1].style)}" for line in folded(row[-1].text, 4) if line)
+            yield from (f"    {styled(line, row[-1].style)}" for line in wrapped(row[-1].text, 4) if line)
             continue
-        first, *rest = folded(row[-1].text, indent)
+        first, *rest = wrapped(row[-1].text, indent)
         yield _line([*row[:-1], Cell(first, row[-1].style)], widths, to_right)
         yield from (f"{' ' * indent}{styled(line, row[-1].style)}" for line in rest)
 
 
 def _line(cells: Sequence[Cell], widths: Sequence[int], to_right: Sequence[bool]) -> str:
-    """Without blanks at the end."""
+    """Without trailing blanks."""
     parts = []
-    for place, (cell, wide, right) in enumerate(zip(cells, widths, to_right, strict=True)):
+    for index, (cell, wide, right) in enumerate(zip(cells, widths, to_right, strict=True)):
         blank = " " * (wide - len(cell.text))
         text = styled(cell.text, cell.style)
-        last = place == len(cells) - 1
+        last = index == len(cells) - 1
         parts.append(f"{blank}{text}" if right else text if last else f"{text}{blank}")
     return (" " * _GAP).join(parts).rstrip()
 
@@ -117,7 +117,7 @@ def count(number: int, noun: str, many: str = "") -> str:
 
 
 def size(amount: float) -> str:
-    """Bytes as people read them, in powers of ten as bills have them."""
+    """Bytes with a decimal unit, as providers bill them."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":
             return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`zonewise proxy`: the node proxy of this machine; also what it would do with a Service, and its removal."""
+"""`zonewise proxy`: runs the node proxy, explains its rules for a Service, or removes its tables."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LONGEST_INTERFACE = 15
 @click.command(
     epilog="""\b
 Examples:
-  zonewise proxy --node-name $NODE_NAME           the labelled Services, beside kube-proxy
-  zonewise proxy --all-services                   instead of kube-proxy
-  zonewise proxy --node-name zone-a-1 --explain shop/catalog    what that node does with a Service, and why
-  zonewise proxy --cleanup                        remove all rules from this machine
+  zonewise proxy --node-name $NODE_NAME           labelled Services, next to kube-proxy
+  zonewise proxy --all-services                   all Services, instead of kube-proxy
+  zonewise proxy --node-name zone-a-1 --explain shop/catalog    the rules of a Service on that node
+  zonewise proxy --cleanup                        remove all rules from this node
 """
 )
 @click.option(
@@ -35,35 +35,35 @@ Examples:
     default="",
     metavar="NAME",
     shell_complete=completion.node_names,
-    help="This machine's Node; by default its host name.",
+    help="Name of this node. [default: the host name]",
 )
 @click.option(
-    "--all-services", is_flag=True, help="Serve every Service that names no other proxy: in place of kube-proxy."
+    "--all-services", is_flag=True, help="Serve every Service without another proxy name, instead of kube-proxy."
 )
 @click.option(
     "--cluster-cidr",
     default="",
     metavar="RANGES",
-    help="Where pods have their addresses, separated by commas; by default the node's pod ranges.",
+    help="Address ranges of pods, separated by commas. [default: the node's pod ranges]",
 )
 @click.option(
     "--pod-interface",
     default="",
     metavar="NAME",
-    help="Know pods by the interface they come by, not by ranges: a bridge's name, or a beginning such as veth*.",
+    help="Recognise pods by interface instead of ranges: the name of a bridge, or a prefix such as veth*.",
 )
 @click.option(
     "--nodeport-addresses",
     default="primary",
     metavar="RANGES",
-    help="On which of the node's addresses node ports are served: ranges separated by commas, or primary.",
+    help="Node addresses that serve node ports: ranges separated by commas, or primary.",
     show_default=True,
 )
-@click.option("--masquerade-all", is_flag=True, help="Masquerade everything that goes to a cluster IP.")
+@click.option("--masquerade-all", is_flag=True, help="Masquerade all traffic to cluster IPs.")
 @click.option(
     "--measure-traffic",
     is_flag=True,
-    help="Count connections and bytes per Service and zones; costs CPU per connection.",
+    help="Count connections and bytes per Service and zone pair; costs CPU per connection.",
 )
 @health_option(HEALTH_PORT)
 @click.option(
@@ -72,20 +72,26 @@ Examples:
     default="",
     metavar="SERVICE",
     shell_complete=completion.service_names,
-    help="Print what is done with a Service, and why.",
+    help="Print how this node routes a Service and why, then exit.",
 )
 @click.option(
-    "-n", "--namespace", shell_complete=completion.namespace_names, default="", help="Of the Service to explain."
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    default="",
+    help="Namespace of the Service to explain.",
 )
-@click.option("--init-only", is_flag=True, help="Do what needs more rights than running does, and leave.")
-@click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, and leave.")
+@click.option(
+    "--init-only", is_flag=True, help="Prepare the node, which needs more privileges than running, then exit."
+)
+@click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, then exit.")
 @cluster_options
 @log_options
 def proxy(**options: Any) -> None:
-    """Serve Services on this node with nftables, as their topology rules ask.
+    """Serve Services on this node with nftables, by their topology rules.
 
-    By default those labelled service.kubernetes.io/service-proxy-name=zonewise, beside a kube-proxy that serves the
-    others. The rules stay when it ends; --cleanup removes them.
+    By default it serves Services with the label service.kubernetes.io/service-proxy-name=zonewise, next to a kube-proxy
+    that serves the others. The rules stay when the process ends; --cleanup removes them.
     """
     if options["cleanup"]:
         _clean_up()
@@ -112,8 +118,8 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
     settings = ProxyConfig(
         node=options["node_name"] or socket.gethostname().lower(),
         all_services=options["all_services"],
-        pod_ranges=_listed(options["cluster_cidr"]),
-        node_port_ranges=_listed(options["nodeport_addresses"]),
+        pod_ranges=_split(options["cluster_cidr"]),
+        node_port_ranges=_split(options["nodeport_addresses"]),
         pods_interface=_interface(options["pod_interface"]),
         masquerade_all=options["masquerade_all"],
         measure_traffic=options["measure_traffic"],
@@ -124,12 +130,12 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
 
 def _interface(name: str) -> str:
     if len(name.rstrip("*").encode()) > _LONGEST_INTERFACE or name == "*":
-        raise UsageError(f"{name!r} is no interface: give the name of a bridge, or how names begin, such as veth*")
+        raise UsageError(f"{name!r} is not an interface: write the name of a bridge, or a prefix such as veth*")
     return name
 
 
-def _listed(written: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in written.split(",") if part.strip())
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _clean_up() -> None:

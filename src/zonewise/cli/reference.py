@@ -1,85 +1,85 @@
-"""docs/reference.md from the code: annotations and labels, the fields of a budget, and every command with its flags.
+"""Generator of docs/reference.md: annotations and labels, fields of a budget, and all commands with their flags.
 
-`make reference` writes it, and a test says when it is behind.
+`make reference` writes the file, and a test fails if it is out of date.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from zonewise.api import names
 from zonewise.cli.main import cli
 from zonewise.cli.man import CommandEntry, entries
-from zonewise.cli.schemas import ACCOUNTS, fields
+from zonewise.cli.schemas import STRUCTS, fields
 from zonewise.install.components import SUMMARY, InstallComponent, InstallMode, ManifestValues, documents
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEntry:
     name: str
-    stands_on: str
+    object: str
     values: str
     meaning: str
 
 
-SAID_BY_YOU = (
+USER_NAMES: Final = (
     ReferenceEntry(names.TOPOLOGY_KEYS, "Service, annotation", "JSON list of node labels; `*` last for any node", "preference list: the first label whose value an endpoint shares with the client's node decides"),
     ReferenceEntry(names.SAME_NODE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays on the client's node"),
     ReferenceEntry(names.SAME_ZONE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's zone"),
     ReferenceEntry(names.SAME_REGION, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's region"),
-    ReferenceEntry(names.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as stock"),
-    ReferenceEntry(names.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as stock"),
-    ReferenceEntry(names.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer shares endpoints out"),
-    ReferenceEntry(names.STARTING_THRESHOLD, "Service, annotation", "a number, or so many per zone: `3x`", "endpoints from which on Prefer is worth it"),
-    ReferenceEntry(names.PADDING, "Service, annotation", "a number", "how far above the threshold Prefer starts, and below it ends"),
-    ReferenceEntry(names.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
-    ReferenceEntry(names.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
-    ReferenceEntry(names.PROXY_NAME_LABEL, "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
-    ReferenceEntry(names.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
-    ReferenceEntry(names.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
-    ReferenceEntry(names.DISRUPTION_LABEL, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
-    ReferenceEntry("zonewise.dev/aggregate-to-disruption", "ClusterRole, label", "`true`", "owners of other kinds are counted by their scale"),
+    ReferenceEntry(names.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as in stock Kubernetes"),
+    ReferenceEntry(names.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as in stock Kubernetes"),
+    ReferenceEntry(names.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer assigns endpoints to zones"),
+    ReferenceEntry(names.STARTING_THRESHOLD, "Service, annotation", "a number, or a number per zone: `3x`", "number of endpoints from which Prefer applies"),
+    ReferenceEntry(names.PADDING, "Service, annotation", "a number", "hysteresis: Prefer starts this far above the threshold and ends this far below it"),
+    ReferenceEntry(names.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "highest load of an endpoint above an even share"),
+    ReferenceEntry(names.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "no traffic goes to these zones"),
+    ReferenceEntry(names.PROXY_NAME_LABEL, "Service, label", "`zonewise`", "the node proxy serves the Service, and kube-proxy ignores it"),
+    ReferenceEntry(names.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "pods are updated by eviction, in waves over domains; needs the strategy OnDelete"),
+    ReferenceEntry(names.PARTITION, "StatefulSet, annotation", "a number", "pods with a lower ordinal are not updated"),
+    ReferenceEntry(names.DISRUPTION_LABEL, "Namespace, label", "`unguarded`", "budgets are not enforced in this namespace"),
+    ReferenceEntry(names.AGGREGATE_LABEL, "ClusterRole, label", "`true`", "grants the controller the scale subresource of other kinds of owners"),
 )  # fmt: skip
-SAID_BY_US = (
-    ReferenceEntry(names.ROUTING_STATE, "Service, annotation", "JSON", "how it is routed and why"),
-    ReferenceEntry(names.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
-    ReferenceEntry(names.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
-    ReferenceEntry(names.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
-    ReferenceEntry(names.RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
+SYSTEM_NAMES: Final = (
+    ReferenceEntry(names.ROUTING_STATE, "Service, annotation", "JSON", "how the Service is routed, and why"),
+    ReferenceEntry(names.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "clients that the slice is for (mode own)"),
+    ReferenceEntry(names.STARTED, "EndpointSlice, annotation", "", "domains whose preference is in force; input of the next decision"),
+    ReferenceEntry(names.WEIGHTS, "EndpointSlice, annotation", "JSON", "weights for the node proxy that hints can't express"),
+    ReferenceEntry(names.RESERVED, "Eviction, annotation", "a time", "the sender has charged the pod already; the guard admits the eviction"),
     ReferenceEntry(names.GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
 )  # fmt: skip
 
 
 def reference() -> str:
     commands = list(entries(cli, ("zonewise",)))
-    return "\n".join([*_head(), *_words(), *_budget(), *_components(), *_commands(commands), *_exit_codes(), *_json()])
+    return "\n".join([*_head(), *_names(), *_budget(), *_components(), *_commands(commands), *_exit_codes(), *_json()])
 
 
 def _head() -> list[str]:
     return [
         "# Reference",
         "",
-        "Written from the code by `make reference`. What it is all for: [routing](routing.md), [proxy](proxy.md), [DNS](dns.md),",
+        "Generated from the code by `make reference`. For the concepts, see [routing](routing.md), [proxy](proxy.md), [DNS](dns.md),",
         "[disruption](disruption.md), [plan](plan.md), [the lab](lab.md).",
         "",
     ]
 
 
-def _words() -> Iterator[str]:
+def _names() -> Iterator[str]:
     yield "## Annotations and labels"
-    for heading, words in (("You write", SAID_BY_YOU), ("Zonewise writes", SAID_BY_US)):
+    for heading, table in (("You write", USER_NAMES), ("Zonewise writes", SYSTEM_NAMES)):
         yield from ("", f"### {heading}", "", "| name | on | values | meaning |", "|---|---|---|---|")
-        yield from (f"| `{word.name}` | {word.stands_on} | {word.values} | {word.meaning} |" for word in words)
+        yield from (f"| `{entry.name}` | {entry.object} | {entry.values} | {entry.meaning} |" for entry in table)
     yield ""
 
 
 def _budget() -> Iterator[str]:
     (definition,) = [
-        found
-        for found in documents([InstallComponent.DISRUPTION], InstallMode.OVERLAY, ManifestValues(image=""))
-        if found["kind"] == "CustomResourceDefinition"
+        document
+        for document in documents([InstallComponent.DISRUPTION], InstallMode.OVERLAY, ManifestValues(image=""))
+        if document["kind"] == "CustomResourceDefinition"
     ]
     (version,) = definition["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
@@ -92,12 +92,12 @@ def _budget() -> Iterator[str]:
 
 
 def _fields(path: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    for name, below in schema.get("properties", {}).items():
-        inner = below.get("items", below)
-        where = f"{path}.{name}{'[]' if inner is not below else ''}"
-        meaning = " ".join([below.get("description", ""), *_limits(below)]).strip()
-        yield f"| `{where}` | {_type(below)} | {meaning} |"
-        yield from _fields(where, inner)
+    for name, field in schema.get("properties", {}).items():
+        inner = field.get("items", field)
+        field_path = f"{path}.{name}{'[]' if inner is not field else ''}"
+        meaning = " ".join([field.get("description", ""), *_limits(field)]).strip()
+        yield f"| `{field_path}` | {_type(field)} | {meaning} |"
+        yield from _fields(field_path, inner)
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -123,15 +123,15 @@ def _components() -> Iterator[str]:
     yield ""
 
 
-def _commands(found: list[CommandEntry]) -> Iterator[str]:
+def _commands(commands: list[CommandEntry]) -> Iterator[str]:
     yield "## Commands"
-    for entry in found:
+    for entry in commands:
         yield from ("", f"### {entry.name}", "", "```", entry.usage, "```", "")
         for paragraph in entry.text:
             yield from (paragraph, "")
         if entry.flags:
             yield from ("| flag | meaning |", "|---|---|")
-            yield from (f"| `{_cell(flag.spelled)}` | {_cell(flag.explained)} |" for flag in entry.flags)
+            yield from (f"| `{_cell(flag.spelling)}` | {_cell(flag.help)} |" for flag in entry.flags)
             yield ""
         if entry.examples:
             yield from ("```", *entry.examples, "```")
@@ -142,13 +142,13 @@ def _exit_codes() -> Iterator[str]:
     yield from (
         "## Exit codes",
         "",
-        "The same for every command. Whatever is not 0 is told in one line on stderr, unless what was printed says it.",
+        "The same for every command. An exit code other than 0 comes with one line on stderr, unless the output shows the reason.",
         "",
         "| code | meaning |",
         "|---|---|",
-        "| 0 | done, or fine |",
-        "| 1 | what was named is not there (a Service, pod, node, claim, zone), the answer is no (`explain`, `drain --plan`), something wants looking at (`status`, `doctor`), or the server is away or forbids it |",
-        "| 2 | it can't be asked so: unknown commands, flags and values, files that can't be read, a kubeconfig that says nothing |",
+        "| 0 | success |",
+        "| 1 | an object does not exist (Service, pod, node, claim, zone), the answer is no (`explain`, `drain --plan`), something needs attention (`status`, `doctor`), or the server is unavailable or denies access |",
+        "| 2 | usage error: an unknown command, flag or value, a file that can't be read, or an invalid kubeconfig |",
         "",
     )
 
@@ -157,9 +157,9 @@ def _json() -> Iterator[str]:
     yield from (
         "## JSON",
         "",
-        "What commands print with `-o json`. Fields are added, never renamed; paths as `jq` takes them.",
+        "Output of commands with `-o json`. Fields are added, but never renamed. Paths are in the syntax of `jq`.",
     )
-    for command in ACCOUNTS:
+    for command in STRUCTS:
         yield from ("", f"### zonewise {command} -o json", "", "| field | type |", "|---|---|")
         yield from (f"| `{field.path}` | {_cell(field.type)} |" for field in fields(command))
     yield ""
@@ -170,4 +170,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201 - what it is for
+    print(reference(), end="")  # noqa: T201 - the output of this module

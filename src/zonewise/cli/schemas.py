@@ -1,6 +1,6 @@
-"""The JSON that commands print with `-o json`: one struct each, from which its schema and its documentation follow.
+"""Schemas of the JSON that commands print with `-o json`, from one struct per command.
 
-Scripts read these fields: one is never renamed or given another meaning, only added.
+Scripts read these fields: fields are added, but never renamed or given another meaning.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-ACCOUNTS: Final[Mapping[str, str]] = {
+STRUCTS: Final[Mapping[str, str]] = {
     "csi doctor": "zonewise.ceph.decide.journal_report:Findings",
     "csi journal": "zonewise.ceph.decide.journal_report:Journals",
     "doctor": "zonewise.diagnostics.decide.doctor.findings:Diagnosis",
@@ -26,18 +26,18 @@ ACCOUNTS: Final[Mapping[str, str]] = {
     "simulate": "zonewise.simulator.decide.results:Results",
     "status": "zonewise.diagnostics.decide.status.report:ClusterStatus",
 }
-"""By command: where its struct lives. `install -o json` prints Kubernetes objects, which are not ours to describe."""
+"""Command to the location of its struct. `install -o json` prints Kubernetes objects and has none."""
 
 
 class SchemaField(NamedTuple):
-    """`path` as jq writes it: `.services[].outlook.inZone`, `.[].name` where all is a list."""
+    """`path` is in the syntax of jq: `.services[].outlook.inZone`, or `.[].name` if the document is a list."""
 
     path: str
     type: str
 
 
-def account_of(command: str) -> Any:
-    module, _, name = ACCOUNTS[command].partition(":")
+def struct_of(command: str) -> Any:
+    module, _, name = STRUCTS[command].partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -45,43 +45,43 @@ def schema(command: str) -> dict[str, Any]:
     """JSON Schema, draft 2020-12."""
     import msgspec
 
-    return msgspec.json.schema(account_of(command))
+    return msgspec.json.schema(struct_of(command))
 
 
 def fields(command: str) -> Iterator[SchemaField]:
-    """Every field, in the order in which it is printed."""
-    whole = schema(command)
-    known = whole.get("$defs", {})
-    if whole.get("type") == "array":
-        yield from _within(whole["items"], known, ".[]", ())
+    """Every field, in the order of the output."""
+    document = schema(command)
+    definitions = document.get("$defs", {})
+    if document.get("type") == "array":
+        yield from _fields(document["items"], definitions, ".[]", ())
     else:
-        yield from _within(whole, known, "", ())
+        yield from _fields(document, definitions, "", ())
 
 
-def _within(
-    part: Mapping[str, Any], known: Mapping[str, Any], path: str, above: tuple[str, ...]
+def _fields(
+    part: Mapping[str, Any], definitions: Mapping[str, Any], path: str, above: tuple[str, ...]
 ) -> Iterator[SchemaField]:
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         if name not in above:
-            yield from _within(known[name], known, path, (*above, name))
+            yield from _fields(definitions[name], definitions, path, (*above, name))
         return
     for choice in part.get("anyOf", ()):
-        yield from _within(choice, known, path, above)
+        yield from _fields(choice, definitions, path, above)
     for name, inner in part.get("properties", {}).items():
-        yield SchemaField(f"{path}.{name}", _word(inner, known))
-        yield from _within(inner, known, f"{path}.{name}", above)
+        yield SchemaField(f"{path}.{name}", _type_name(inner, definitions))
+        yield from _fields(inner, definitions, f"{path}.{name}", above)
     if isinstance(part.get("items"), dict):
-        yield from _within(part["items"], known, f"{path}[]", above)
+        yield from _fields(part["items"], definitions, f"{path}[]", above)
     if isinstance(part.get("additionalProperties"), dict):
-        yield from _within(part["additionalProperties"], known, f"{path}.*", above)
+        yield from _fields(part["additionalProperties"], definitions, f"{path}.*", above)
 
 
-def _word(part: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _type_name(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "$ref" in part:
-        return _word(known[part["$ref"].rpartition("/")[2]], known)
+        return _type_name(definitions[part["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in part:
-        return " or ".join(dict.fromkeys(_word(choice, known) for choice in part["anyOf"]))
+        return " or ".join(dict.fromkeys(_type_name(choice, definitions) for choice in part["anyOf"]))
     if "enum" in part:
         return " or ".join(f"`{value}`" for value in part["enum"])
     match part.get("type"):

@@ -1,4 +1,4 @@
-"""`zonewise simulate`: judge the algorithms on data sets, on your own cluster, and under churn."""
+"""`zonewise simulate`: compares the routing algorithms on data sets, on a cluster, and under churn."""
 
 from __future__ import annotations
 
@@ -28,98 +28,98 @@ if TYPE_CHECKING:
 CHURN = "churn"
 DATASETS = ("representative", "small", "medium", "large", "all-pairings", CHURN)
 ALGORITHMS = ("balanced", "require", "local", "local-shared", "local-weighted", "local-opt", "optimal")
-USUAL = ",".join(name for name in ALGORITHMS if name != "require")
-PUBLISHED_WITH = ("algorithms", "starting_threshold", "overload_threshold", "weights")
-"""What a publication fixes."""
+DEFAULT_ALGORITHMS = ",".join(name for name in ALGORITHMS if name != "require")
+FIXED_BY_PUBLICATION = ("algorithms", "starting_threshold", "overload_threshold", "weights")
+"""Options that --reproduce does not take."""
 FORMATS = ("table", "json", "csv", "html")
 
 
 @click.command(
     epilog="""\b
 Examples:
-  zonewise simulate                            hand-picked shapes, all algorithms
+  zonewise simulate                            representative shapes, all algorithms
   zonewise simulate large --jobs 2             39 million inputs
-  zonewise simulate --reproduce                the two published tables, side by side with what we get
-  zonewise simulate -f services.csv            your own numbers: nodes.ZONE and endpoints.ZONE per line
+  zonewise simulate --reproduce                the two published tables next to our results
+  zonewise simulate -f services.csv            your own numbers: columns nodes.ZONE and endpoints.ZONE
   zonewise simulate -f dump.yaml -o html > report.html
-  zonewise simulate --from-cluster             every Service of the cluster that kubectl talks to
-  zonewise simulate churn                      what change costs, and what padding and laziness save
+  zonewise simulate --from-cluster             every Service of the current cluster
+  zonewise simulate churn                      cost of changes, and savings by padding and laziness
 """,
 )
 @click.argument("dataset", type=click.Choice(DATASETS), required=False)
-@click.option("--algorithms", default=USUAL, show_default=True, help="Which ones, separated by commas.")
+@click.option("--algorithms", default=DEFAULT_ALGORITHMS, show_default=True, help="Algorithms, separated by commas.")
 @click.option(
     "--starting-threshold",
     default="3x",
     show_default=True,
-    help="Below so many endpoints `local` is balanced: a number, or 3x for three times the zones.",
+    help="Number of endpoints below which `local` is balanced; 3x means three per zone.",
 )
 @click.option(
-    "--overload-threshold", default="50%", show_default=True, help="What no endpoint may reach above an even share."
+    "--overload-threshold", default="50%", show_default=True, help="Highest load of an endpoint above an even share."
 )
 @click.option(
     "--weights",
     default="45,20,20,15",
     show_default=True,
-    help="What in-zone, highest overload, mean overload and slices count, in percent.",
+    help="Weights in percent of in-zone traffic, highest overload, mean overload and slices.",
 )
-@click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many processes.")
-@click.option("--dask", metavar="ADDRESS", help="Sweep on the Dask cluster whose scheduler is there.")
+@click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of processes.")
+@click.option("--dask", metavar="ADDRESS", help="Address of a Dask scheduler to run the sweep on.")
 @click.option(
     "--reproduce",
     type=click.Choice(["all", "large", "small"]),
     is_flag=False,
     flag_value="all",
-    help="The published tables: algorithms on `large`, starting thresholds on `small`, or both.",
+    help="Reproduce the published tables: algorithms on `large`, starting thresholds on `small`, or both.",
 )
 @click.option(
     "-f",
     "--file",
     "file",
     type=click.Path(path_type=Path),
-    help="Your own inputs: CSV, or a dump of a cluster; - for stdin.",
+    help="Read your own inputs: CSV, or a dump of a cluster; - for stdin.",
 )
-@click.option("--from-cluster", is_flag=True, help="The Services of a live cluster.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="With --from-cluster.")
-@click.option("--context", help="With --from-cluster.")
-@click.option("--trace", "trace", metavar="FILE|NAME", help="Replay one trace: a file of yours, or one built in.")
+@click.option("--from-cluster", is_flag=True, help="Read the Services of a live cluster.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Path of the kubeconfig, with --from-cluster.")
+@click.option("--context", help="Context of the kubeconfig, with --from-cluster.")
+@click.option("--trace", "trace", metavar="FILE|NAME", help="Replay one trace: a file, or a built-in one by name.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The directory where an interrupted sweep is kept. [default: the user's cache]",
+    help="Directory for the state of interrupted sweeps. [default: the user's cache]",
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format.")
 @click.option(
     "--pictures",
     type=click.Path(path_type=Path, file_okay=False, exists=True, writable=True),
-    help="Also draw the plots of every data set into this directory, as SVG files.",
+    help="Also write plots of every data set to this directory, as SVG files.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the output to this file instead of stdout.")
 def simulate(dataset: str | None, **options: Any) -> None:
-    """Judge the routing algorithms: how much traffic stays in its zone, at what overload, with how many slices.
+    """Compare the routing algorithms: the share of traffic that stays in its zone, overload, and number of slices.
 
-    A sweep that is interrupted goes on where it was when the same command is given again.
+    Run the same command again to continue an interrupted sweep.
     """
-    _one_source(dataset, options)
+    _check_single_source(dataset, options)
     if options["out"]:
-        _check_place(options["out"])
+        _check_writable(options["out"])
     if dataset == CHURN or options["trace"]:
         _deliver(_churn(options), options["out"])
         return
     tables = tuple(_tables(dataset or "representative", options))
     if options["pictures"]:
         _draw(tables, options["pictures"])
-    _deliver(_shown(tables, options["output"]), options["out"])
+    _deliver(_rendered(tables, options["output"]), options["out"])
 
 
-def _one_source(dataset: str | None, options: dict[str, Any]) -> None:
+def _check_single_source(dataset: str | None, options: dict[str, Any]) -> None:
     names = {"file": "-f", "from_cluster": "--from-cluster", "reproduce": "--reproduce", "trace": "--trace"}
-    given = ([dataset] if dataset else []) + [said for name, said in names.items() if options[name]]
+    given = ([dataset] if dataset else []) + [flag for name, flag in names.items() if options[name]]
     if len(given) > 1 and given != [CHURN, "--trace"]:
-        raise UsageError(f"{given[0]} and {given[1]} both say what to judge: give one of them")
-    changed = [f"--{name.replace('_', '-')}" for name in PUBLISHED_WITH if _is_given(name)]
+        raise UsageError(f"{given[0]} and {given[1]} both say what to judge: use only one of them")
+    changed = [f"--{name.replace('_', '-')}" for name in FIXED_BY_PUBLICATION if _is_given(name)]
     if options["reproduce"] and changed:
-        raise UsageError(f"--reproduce judges as the publication did: it takes no {changed[0]}")
+        raise UsageError(f"--reproduce uses the settings of the publication: it takes no {changed[0]}")
 
 
 def _is_given(option: str) -> bool:
@@ -128,22 +128,24 @@ def _is_given(option: str) -> bool:
 
 
 def _tables(dataset: str, options: dict[str, Any]) -> Iterator[ResultTable]:
+    import asyncio
+
     from zonewise.simulator.decide.datasets import RANGED, REPRESENTATIVE
     from zonewise.simulator.decide.inputs import read
     from zonewise.simulator.decide.published import PUBLICATIONS
     from zonewise.simulator.decide.tasks import dataset_tasks, own_tasks
 
     if options["reproduce"]:
-        wanted = PUBLICATIONS if options["reproduce"] == "all" else [options["reproduce"]]
-        yield from (_published(PUBLICATIONS[name], options) for name in wanted)
+        names = PUBLICATIONS if options["reproduce"] == "all" else [options["reproduce"]]
+        yield from (_published(PUBLICATIONS[name], options) for name in names)
         return
     rules = _rules(options)
     if options["file"]:
         source = dumps.source_of(str(options["file"]))
         yield _swept(own_tasks(read(_text(options["file"]), source), rules), source, "", rules, options)
     elif options["from_cluster"]:
-        found = _live(options)
-        yield _swept(own_tasks(found, rules), "cluster", "Services with ready endpoints", rules, options)
+        inputs = asyncio.run(_read_cluster(options["kubeconfig"], options["context"]))
+        yield _swept(own_tasks(inputs, rules), "cluster", "Services with ready endpoints", rules, options)
     elif dataset in RANGED:
         chosen = RANGED[dataset]
         yield _swept(dataset_tasks(chosen, rules), chosen.name, chosen.about, rules, options)
@@ -175,7 +177,7 @@ def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: 
             sys.exit(130)
         except OSError as error:
             raise UsageError(
-                f"{file.parent} can't keep the sweep: {error.strerror}; choose another --checkpoint"
+                f"{file.parent} can't be used for checkpoints: {error.strerror}; choose another --checkpoint"
             ) from error
     return tally(name, about, rules, partials)
 
@@ -191,23 +193,23 @@ def _runner(tasks: Sequence[Task], options: dict[str, Any]) -> Runner:
 
 
 def _compile(rules: Rules) -> None:
-    """Before any clock runs, and once for all processes: they read the cache that this fills."""
+    """Compiles before the progress bar starts, once for all processes, which read the filled cache."""
     try:
         from zonewise.simulator.chunk_worker import warm
     except ModuleNotFoundError as error:
         raise UsageError(f"data sets need the package `{error.name}`: pip install 'zonewise[simulator]'") from error
     begin = time.monotonic()
-    told = False
+    announced = False
     for contestant in rules.contestants:
-        if not told and time.monotonic() - begin > 3 and sys.stderr.isatty():
+        if not announced and time.monotonic() - begin > 3 and sys.stderr.isatty():
             click.echo("compiling the algorithms, once for this version ...", err=True)
-            told = True
+            announced = True
         warm(contestant.algorithm)
 
 
 @contextmanager
 def _progress(name: str, inputs: int) -> Iterator[Callable[[Partial], None]]:
-    """A bar with rate and time left, on a terminal only; what was done by an earlier run counts at once."""
+    """A bar with rate and time left, on a terminal only. Results of an earlier run count at once."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -235,34 +237,34 @@ def _churn(options: dict[str, Any]) -> str:
     from zonewise.simulator.decide.html_report import html
     from zonewise.simulator.decide.results import Results
 
-    wanted = options["trace"]
-    if wanted is None:
+    source = options["trace"]
+    if source is None:
         replayed = [traces.built_in(name) for name in traces.BUILT_IN]
-    elif wanted in traces.BUILT_IN:
-        replayed = [traces.built_in(wanted)]
+    elif source in traces.BUILT_IN:
+        replayed = [traces.built_in(source)]
     else:
-        replayed = [traces.read(_text(Path(wanted)), wanted)]
+        replayed = [traces.read(_text(Path(source)), source)]
     preferring = [
         algorithm for algorithm in _algorithms(options["algorithms"]) if algorithm not in ("balanced", "require")
     ]
     _, overload = _tuning(options)
-    found = [replay(trace, one, way, overload) for trace in replayed for one in preferring for way in ChurnMode]
+    reports = [replay(trace, one, mode, overload) for trace in replayed for one in preferring for mode in ChurnMode]
     match options["output"]:
         case "json":
-            return tables.as_json(Results((), tuple(found)))
+            return tables.as_json(Results((), tuple(reports)))
         case "csv":
-            return tables.churn_csv(found)
+            return tables.churn_csv(reports)
         case "html":
-            return html(Results(()), found)
+            return html(Results(()), reports)
         case _:
-            return tables.churn_text(found)
+            return tables.churn_text(reports)
 
 
-def _shown(made: tuple[ResultTable, ...], output: str) -> str:
+def _rendered(result_tables: tuple[ResultTable, ...], output: str) -> str:
     from zonewise.simulator.decide import tables
     from zonewise.simulator.decide.results import Results
 
-    results = Results(made)
+    results = Results(result_tables)
     match output:
         case "json":
             return tables.as_json(results)
@@ -276,28 +278,28 @@ def _shown(made: tuple[ResultTable, ...], output: str) -> str:
             return tables.text(results)
 
 
-def _draw(made: tuple[ResultTable, ...], directory: Path) -> None:
+def _draw(result_tables: tuple[ResultTable, ...], directory: Path) -> None:
     from zonewise.simulator.decide.plots import PLOTS
 
-    for table in made:
+    for table in result_tables:
         for name, plot in PLOTS.items():
             _deliver(plot(table.rows) + "\n", directory / f"{Path(table.dataset).stem}-{name}.svg")
 
 
-def _check_place(out: Path) -> None:
-    """Before minutes of work, not after them."""
+def _check_writable(out: Path) -> None:
+    """Fails before minutes of work, not after them."""
     if out.is_dir():
         raise UsageError(f"{out} can't be written: it is a directory")
     if not os.access(out if out.exists() and not out.is_file() else out.parent, os.W_OK):
-        raise UsageError(f"{out} can't be written: {out.parent} is not there, or not yours to write in")
+        raise UsageError(f"{out} can't be written: {out.parent} is not there or not writable")
 
 
 def _deliver(text: str, out: Path | None) -> None:
-    """All of it or nothing: a reader never sees half a file."""
+    """Replaces the file at once, so that no reader sees half of it."""
     if out is None:
         click.echo(text, nl=False)
         return
-    # A device or a pipe is written to, never replaced.
+    # A device or a pipe is never replaced.
     part = out if out.exists() and not out.is_file() else out.with_name(f".{out.name}.part")
     try:
         part.write_text(text)
@@ -316,12 +318,6 @@ def _text(file: Path) -> str:
         raise UsageError(f"{dumps.source_of(str(file))} can't be read: not UTF-8 at byte {error.start}") from error
 
 
-def _live(options: dict[str, Any]) -> list[NamedInput]:
-    import asyncio
-
-    return asyncio.run(_read_cluster(options["kubeconfig"], options["context"]))
-
-
 async def _read_cluster(config: Path | None, context: str | None) -> list[NamedInput]:
     from zonewise.kube.client import kubeconfig
     from zonewise.kube.client.client import Client
@@ -330,10 +326,10 @@ async def _read_cluster(config: Path | None, context: str | None) -> list[NamedI
 
     async with Client(kubeconfig.find(config, context), wait_for_server=False) as client:
         nodes, slices = await client.list(NODES), await client.list(ENDPOINT_SLICES)
-    found = from_cluster(nodes.items, slices.items)
-    if not found:
-        raise ZonewiseError("the cluster has no Service with ready endpoints in a zone: nothing to judge")
-    return found
+    inputs = from_cluster(nodes.items, slices.items)
+    if not inputs:
+        raise ZonewiseError("the cluster has no Service with ready endpoints in a zone")
+    return inputs
 
 
 def _rules(options: dict[str, Any]) -> Rules:
@@ -345,12 +341,12 @@ def _rules(options: dict[str, Any]) -> Rules:
 
 
 def _tuning(options: dict[str, Any]) -> tuple[StartingPoint, float]:
-    """Read as a Service's annotations are."""
+    """Parsed like the annotations of a Service."""
     from zonewise.api.names import OVERLOAD_THRESHOLD, STARTING_THRESHOLD
     from zonewise.routing.tuning import read_tuning
 
-    said = {STARTING_THRESHOLD: options["starting_threshold"], OVERLOAD_THRESHOLD: options["overload_threshold"]}
-    tuning, problems = read_tuning(said)
+    annotations = {STARTING_THRESHOLD: options["starting_threshold"], OVERLOAD_THRESHOLD: options["overload_threshold"]}
+    tuning, problems = read_tuning(annotations)
     for problem in problems:
         name = problem.annotation.removeprefix("zonewise.dev/")
         raise UsageError(f"--{name} is {problem.value!r}; write {problem.allowed}")
@@ -364,7 +360,7 @@ def _algorithms(text: str) -> list[Algorithm]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in ALGORITHMS:
-            raise UsageError(f"--algorithms: {name!r} is none; known are {', '.join(ALGORITHMS)}")
+            raise UsageError(f"--algorithms: unknown algorithm {name!r}; choose from {', '.join(ALGORITHMS)}")
     return [Algorithm(name) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""`zonewise status`: how a cluster is, at a glance or live. `zonewise.diagnostics` finds out, this prints it."""
+"""`zonewise status`: prints the state of a cluster once, or again and again."""
 
 from __future__ import annotations
 
@@ -32,29 +32,33 @@ _STATES = {
 @click.command(
     epilog="""\b
 Examples:
-  zonewise status                 components, leader, Services, traffic, budgets, volumes
-  zonewise status -w              the same, live
+  zonewise status                 components, leaders, Services, traffic, budgets, volumes
+  zonewise status -w              the same, refreshed every 5 seconds
   zonewise status -o json         every Service with its state and reason
-  zonewise status -f dump.yaml    of a dump
+  zonewise status -f dump.yaml    a dump instead of a cluster
 """
 )
-@click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
-    "--every", type=click.FloatRange(0.5, 3600), default=5.0, show_default=True, help="Seconds between looks, with -w."
+    "--every",
+    type=click.FloatRange(0.5, 3600),
+    default=5.0,
+    show_default=True,
+    help="Seconds between refreshes, with -w.",
 )
 @click.option(
-    "--traffic/--no-traffic", default=True, help="Ask the node proxies what they measured.", show_default=True
+    "--traffic/--no-traffic", default=True, help="Read the traffic counters of the node proxies.", show_default=True
 )
 @hints_option
 @dumps.file_option
 @printing.output_option
 @cluster_options
 def status(**options: Any) -> None:
-    """Say how the cluster is: what of Zonewise runs and who leads, Services by what became of their policy, traffic
-    between zones as node proxies measured it, budgets, volumes per domain and takeovers.
+    """Show the state of the cluster: components and leaders, Services by the state of their policy, traffic between zones
+    as measured by the node proxies, budgets, volumes per domain, and takeovers.
 
-    Reads only. Traffic is asked of the proxies' pods through the API server. What you may not read is left out, and
-    said. The exit code is 1 where something wants looking at.
+    Reads only. Traffic counters are read from the proxies' pods through the API server. Objects that you may not read are
+    left out, with a note. The exit code is 1 if something needs attention.
     """
     if options["file"] is not None:
         found = _of_dump(options["file"], options["hints"])
@@ -121,7 +125,7 @@ def _lines(found: ClusterStatus, *, wide: bool, fresh: ByteCounters, seconds: fl
     where = f"{found.server} {found.version}".strip()
     if where:
         yield f"{printing.styled(where, 'bold')}{f'  {found.at}' if found.version else ''}"  # a dump is of its own time
-    yield f"{_mark(not found.troubles)} {found.sentence}"
+    yield f"{printing.styled(*_tick(not found.troubles))} {found.sentence}"
     yield ""
     yield from _runtime_lines(found)
     yield from _zone_lines(found)
@@ -133,27 +137,23 @@ def _lines(found: ClusterStatus, *, wide: bool, fresh: ByteCounters, seconds: fl
     if found.troubles:
         yield ""
         for trouble in found.troubles:
-            first, *rest = printing.folded(trouble.sentence, 2)
+            first, *rest = printing.wrapped(trouble.sentence, 2)
             yield f"{printing.styled('!', 'yellow')} {first}"
             yield from (f"  {line}" for line in rest)
             yield f"  → {trouble.remedy}"
 
 
-def _mark(well: bool) -> str:
-    return printing.styled("✓", "green") if well else printing.styled("✗", "red")
-
-
-def _runtime_lines(found: ClusterStatus) -> Iterator[str]:
+def _runtime_lines(status: ClusterStatus) -> Iterator[str]:
     rows: list[tuple[Cell | str, ...]] = []
-    for component in found.components:
-        place = f"{component.kind} in {component.namespace}"
-        rows.append((_ticked(component.healthy), component.name, f"{component.ready}/{component.wanted}", place))
-    for leader in found.leaders:
-        heard = "never" if leader.silent_seconds is None else f"{leader.silent_seconds:.0f} s ago"
-        rows.append((_ticked(leader.alive), leader.duty or leader.lease, heard, f"led by {leader.holder or 'nobody'}"))
-    for webhook in found.webhooks:
-        behind = "by URL" if webhook.endpoints is None else f"{webhook.endpoints} up"
-        rows.append((_ticked(webhook.healthy), webhook.name, behind, f"{webhook.target}, {webhook.failure_policy}"))
+    for component in status.components:
+        workload = f"{component.kind} in {component.namespace}"
+        rows.append((_tick(component.healthy), component.name, f"{component.ready}/{component.wanted}", workload))
+    for leader in status.leaders:
+        renewed = "never" if leader.silent_seconds is None else f"{leader.silent_seconds:.0f} s ago"
+        rows.append((_tick(leader.alive), leader.duty or leader.lease, renewed, f"led by {leader.holder or 'nobody'}"))
+    for webhook in status.webhooks:
+        endpoints = "by URL" if webhook.endpoints is None else f"{webhook.endpoints} up"
+        rows.append((_tick(webhook.healthy), webhook.name, endpoints, f"{webhook.target}, {webhook.failure_policy}"))
     if not rows:
         yield printing.styled("Nothing of Zonewise runs here: `zonewise install` puts it in.", "dim")
     else:
@@ -161,11 +161,11 @@ def _runtime_lines(found: ClusterStatus) -> Iterator[str]:
     yield ""
 
 
-def _ticked(well: bool) -> Cell:
-    return Cell("✓", "green") if well else Cell("✗", "red")
+def _tick(healthy: bool) -> Cell:
+    return Cell("✓", "green") if healthy else Cell("✗", "red")
 
 
-def _zone_lines(found: ClusterStatus) -> Iterator[str]:
+def _zone_lines(status: ClusterStatus) -> Iterator[str]:
     rows = [
         (
             zone.name or "(no zone)",
@@ -174,44 +174,44 @@ def _zone_lines(found: ClusterStatus) -> Iterator[str]:
             f"{zone.cpu_millis / 1000:g}",
             Cell("drained", "yellow") if zone.drained else "",
         )
-        for zone in found.zones
+        for zone in status.zones
     ]
     if rows:
         yield from printing.columns(("ZONE", "REGION", "NODES", "CPU", ""), rows, ("NODES", "CPU"))
         yield ""
 
 
-def _service_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
+def _service_lines(status: ClusterStatus, *, wide: bool) -> Iterator[str]:
     counted = [
         printing.styled(f"{number} {_STATES[state][0]}", _STATES[state][1])
-        for state, number in found.states.items()
+        for state, number in status.states.items()
         if number
     ]
-    yield f"{'Services':<12}{len(found.services)}: {', '.join(counted)}" if counted else f"{'Services':<12}none"
-    amiss = [each for each in found.services if each.state not in {"InForce", "NotAsked"}]
-    shown = amiss if wide else amiss[:_SHOWN]
+    yield f"{'Services':<12}{len(status.services)}: {', '.join(counted)}" if counted else f"{'Services':<12}none"
+    problems = [service for service in status.services if service.state not in {"InForce", "NotAsked"}]
+    shown = problems if wide else problems[:_SHOWN]
     if shown:
         rows = [
-            ("", str(each.outlook.key), each.outlook.policy, _STATES[each.state][0], each.outlook.sentence)
-            for each in shown
+            ("", str(service.outlook.key), service.outlook.policy, _STATES[service.state][0], service.outlook.sentence)
+            for service in shown
         ]
         yield from printing.columns(("", "", "", "", ""), rows)
-    if len(shown) < len(amiss):
-        yield printing.styled(f"   and {len(amiss) - len(shown)} more: -o wide", "dim")
+    if len(shown) < len(problems):
+        yield printing.styled(f"   and {len(problems) - len(shown)} more: -o wide", "dim")
 
 
 def _traffic_lines(found: ClusterStatus, fresh: ByteCounters, seconds: float) -> Iterator[str]:
     traffic = found.traffic
     if not traffic.proxies:
         why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
-        yield from printing.told("Traffic", f"not measured{why}")
+        yield from printing.labelled("Traffic", f"not measured{why}")
         return
-    who = f"{traffic.answered} of {printing.count(traffic.proxies, 'proxy', 'proxies')}"
+    sources = f"{traffic.answered} of {printing.count(traffic.proxies, 'proxy', 'proxies')}"
     if traffic.share is None:
-        yield from printing.told("Traffic", f"none between zones yet, by {who}")
+        yield from printing.labelled("Traffic", f"none between zones yet, by {sources}")
         return
     share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
-    yield from printing.told("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
+    yield from printing.labelled("Traffic", f"{share} in its zone, {crossed} crossed, since {sources} started")
     if fresh and seconds:
         from zonewise.diagnostics.decide.status.traffic import InZoneShare, share_by_service
 
@@ -219,20 +219,20 @@ def _traffic_lines(found: ClusterStatus, fresh: ByteCounters, seconds: float) ->
         now = InZoneShare(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
         if now.share is not None:
             rate = f"{printing.size(now.cross_zone / seconds)}/s across"
-            yield from printing.told("", f"now {printing.percent(now.share)} in its zone, {rate}")
+            yield from printing.labelled("", f"now {printing.percent(now.share)} in its zone, {rate}")
     crossing = [flow for flow in traffic.flows if flow.client_zone != flow.endpoint_zone and flow.bytes]
     for flow in sorted(crossing, key=lambda flow: -flow.bytes)[:_SHOWN]:
         pair = f"{flow.client_zone or '(unknown)'} → {flow.endpoint_zone or '(unknown)'}"
-        yield from printing.told("", f"{pair}  {printing.size(flow.bytes)}")
+        yield from printing.labelled("", f"{pair}  {printing.size(flow.bytes)}")
 
 
-def _budget_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
-    if not found.budgets:
+def _budget_lines(status: ClusterStatus, *, wide: bool) -> Iterator[str]:
+    if not status.budgets:
         return
     yield ""
     rows = []
-    for budget in found.budgets if wide else found.budgets[: 2 * _SHOWN]:
-        domains = ", ".join(f"{each.name or '(all)'} {each.healthy}/{each.pods}" for each in budget.domains)
+    for budget in status.budgets if wide else status.budgets[: 2 * _SHOWN]:
+        domains = ", ".join(f"{domain.name or '(all)'} {domain.healthy}/{domain.pods}" for domain in budget.domains)
         leaving = f"; leaving: {', '.join(budget.charged[:_SHOWN])}" if budget.charged else ""
         rows.append(
             (
@@ -246,18 +246,18 @@ def _budget_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
     yield from printing.columns(
         ("BUDGET", "MAY LEAVE", "HEALTHY", "MUST BE", "BY DOMAIN"), rows, ("MAY LEAVE", "HEALTHY", "MUST BE")
     )
-    if len(rows) < len(found.budgets):
-        yield printing.styled(f"and {len(found.budgets) - len(rows)} more: -o wide", "dim")
+    if len(rows) < len(status.budgets):
+        yield printing.styled(f"and {len(status.budgets) - len(rows)} more: -o wide", "dim")
 
 
-def _storage_lines(found: ClusterStatus) -> Iterator[str]:
-    if found.volumes:
+def _storage_lines(status: ClusterStatus) -> Iterator[str]:
+    if status.volumes:
         yield ""
         rows = [
-            (each.domain, f"{each.bound}/{each.volumes}", printing.size(each.bytes), str(each.nodes), "")
-            for each in found.volumes
+            (volumes.domain, f"{volumes.bound}/{volumes.volumes}", printing.size(volumes.bytes), str(volumes.nodes), "")
+            for volumes in status.volumes
         ]
         yield from printing.columns(("VOLUMES IN", "BOUND", "SIZE", "NODES", ""), rows, ("BOUND", "SIZE", "NODES"))
-    for takeover in found.takeovers:
+    for takeover in status.takeovers:
         by = f"{', '.join(takeover.targets) or 'other domains'} ({printing.count(takeover.nodes, 'node')})"
-        yield from printing.told("Takeover", f"{takeover.domain} is served by {by}", "!", "yellow")
+        yield from printing.labelled("Takeover", f"{takeover.domain} is served by {by}", "!", "yellow")

@@ -1,4 +1,4 @@
-"""What a command prints with `-o json` against the schema that is published for it."""
+"""Check of the `-o json` output of a command against its published schema."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zonewise.cli import schemas
 
 
 def described(command: str, printed: str) -> Any:
-    """`printed` as read; fails where it has a field that `command`'s schema does not, or another type."""
-    read = json.loads(printed)
-    account = msgspec.json.decode(printed, type=schemas.account_of(command))
-    known = {field.path for field in schemas.fields(command)}
-    rows, before = (read, ".[].") if isinstance(read, list) else ([read], ".")
-    assert {f"{before}{key}" for row in rows for key in row} <= known
-    assert json.loads(msgspec.json.encode(account)) == read, "what is not described is lost on the way"
-    return read
+    """`printed` decoded; fails if it has a field that is not in the schema of `command`, or of another type."""
+    document = json.loads(printed)
+    struct = msgspec.json.decode(printed, type=schemas.struct_of(command))
+    paths = {field.path for field in schemas.fields(command)}
+    rows, prefix = (document, ".[].") if isinstance(document, list) else ([document], ".")
+    assert {f"{prefix}{key}" for row in rows for key in row} <= paths
+    assert json.loads(msgspec.json.encode(struct)) == document, "a field is not in the schema"
+    return document

@@ -1,8 +1,8 @@
-"""The commands that the docs tell people to type. Above the fence of every such block stands who tries it:
+"""Commands in the docs. A marker above the fence of each block says which test runs it:
 
 <!-- run -->                in the lab of `make up`, after the blocks before it
-<!-- run: dump -->          with nothing but this repository; what it prints is what the page shows
-<!-- not run: because -->   nobody, and why
+<!-- run: dump -->          without a cluster; the output must match the page
+<!-- not run: because -->   no test, and why
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 _COMMAND = re.compile(r"(\$ |(zonewise|kubectl|make|dig|helm|podman|python|curl|export|alias|source|eval|cat|kill)\b)")
-_MARKER = re.compile(r"<!-- (?P<how>run(: \w+)?|not run: .+) -->")
-WRITTEN_BY_CODE = "reference.md"
+_MARKER = re.compile(r"<!-- (?P<marker>run(: \w+)?|not run: .+) -->")
+GENERATED = "reference.md"
 
 
 class Exchange(NamedTuple):
@@ -26,26 +26,26 @@ class Exchange(NamedTuple):
 
 
 class Block(NamedTuple):
-    place: str
+    location: str
     """File and line."""
-    how: str
-    """What its marker says; empty where there is none."""
+    marker: str
+    """Empty if there is none."""
     exchanges: tuple[Exchange, ...]
 
     @property
     def commands(self) -> list[str]:
-        return [each.command for each in self.exchanges]
+        return [exchange.command for exchange in self.exchanges]
 
 
 def pages() -> list[str]:
-    found = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-    return ["README.md", *(f"docs/{name}" for name in found if name != WRITTEN_BY_CODE)]
+    names = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    return ["README.md", *(f"docs/{name}" for name in names if name != GENERATED)]
 
 
-def blocks(page: str, how: str = "") -> list[Block]:
-    """Those with commands, in order; only those with such a marker, if one is named."""
+def blocks(page: str, marker: str = "") -> list[Block]:
+    """Blocks with commands, in order; only those with `marker`, if given."""
     lines = (ROOT / page).read_text().splitlines()
-    found = []
+    parsed = []
     opened = 0
     for number, line in enumerate(lines):
         if not line.strip().startswith("```"):
@@ -53,17 +53,17 @@ def blocks(page: str, how: str = "") -> list[Block]:
         if not opened:
             opened = number
             continue
-        body, marker = lines[opened + 1 : number], _MARKER.fullmatch(lines[opened - 1].strip())
+        body, match = lines[opened + 1 : number], _MARKER.fullmatch(lines[opened - 1].strip())
         indent = len(lines[opened]) - len(lines[opened].lstrip())
-        if any(_COMMAND.match(each.strip()) for each in body):
-            exchanges = tuple(_exchanges([each[indent:] for each in body]))
-            found.append(Block(f"{page}:{opened + 1}", marker["how"] if marker else "", exchanges))
+        if any(_COMMAND.match(text.strip()) for text in body):
+            exchanges = tuple(_exchanges([text[indent:] for text in body]))
+            parsed.append(Block(f"{page}:{opened + 1}", match["marker"] if match else "", exchanges))
         opened = 0
-    return [block for block in found if how in {"", block.how}]
+    return [block for block in parsed if marker in {"", block.marker}]
 
 
 def _exchanges(body: list[str]) -> list[Exchange]:
-    """With dollar signs: what follows one is typed and what follows that is shown. Without any, all is typed."""
+    """A line after `$ ` is a command, and the lines after it are its output. Without any `$ `, all lines are commands."""
     if not any(line.startswith("$ ") for line in body):
         return [Exchange("\n".join(body), ())]
     starts = [number for number, line in enumerate(body) if line.startswith("$ ")] + [len(body)]

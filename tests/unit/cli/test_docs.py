@@ -1,4 +1,4 @@
-"""Every command in the docs is typed by some test, or says why not; those that need no cluster print what the docs show."""
+"""Commands in the docs: each says which test runs it, and those that need no cluster print what the docs show."""
 
 import os
 import subprocess
@@ -10,25 +10,25 @@ import pytest
 from support.docs.commands import ROOT, Block, Exchange, blocks, pages
 
 OFFLINE = [block for page in pages() for block in blocks(page, "run: dump")]
-KNOWN = {"run", "run: dump"}
+MARKERS = {"run", "run: dump"}
 
 
 @pytest.mark.parametrize("page", pages())
-def test_every_block_says_who_tries_it(page: str) -> None:
+def test_every_block_has_a_marker(page: str) -> None:
     for block in blocks(page):
-        assert block.how in KNOWN or block.how.startswith("not run: "), block.place
+        assert block.marker in MARKERS or block.marker.startswith("not run: "), block.location
 
 
-@pytest.mark.parametrize("block", OFFLINE, ids=[block.place for block in OFFLINE])
-def test_what_needs_no_cluster_prints_what_is_shown(block: Block) -> None:
+@pytest.mark.parametrize("block", OFFLINE, ids=[block.location for block in OFFLINE])
+def test_offline_commands_print_what_the_docs_show(block: Block) -> None:
     for exchange in block.exchanges:
-        said = _typed(exchange)
+        lines = _output(exchange)
         if exchange.shown:
-            assert said == [line.rstrip() for line in exchange.shown]
+            assert lines == [line.rstrip() for line in exchange.shown]
 
 
-def _typed(exchange: Exchange) -> list[str]:
-    """Some of these exit with 1, as they find something wrong; 2 is a command that can't be typed so."""
+def _output(exchange: Exchange) -> list[str]:
+    """Exit code 1 is a finding of the command; 2 would be a usage error."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", exchange.command],

@@ -1,4 +1,4 @@
-"""What goes wrong outside of us is said in one line, by every command alike, with an exit code that says whose turn it is."""
+"""External errors are one line on stderr for every command, with exit code 1 or 2."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import yaml
 
 from zonewise.cli.main import cli, main
 
-PROGRAMS = {
+SERVERS = {
     "controller": [],
     "dashboard": [],
     "dns": [],
     "proxy": [],
     "webhook": ["--service", "a/b"],
 }
-"""Those that go on: without a server they wait for one."""
-DRIVER = {"csi controller": [], "csi node": []}
-"""They look at their own configuration first."""
-OF_CEPH = {"csi doctor": [], "csi journal": []}
-"""Those that ask Ceph, by the driver's configuration."""
-OF_NOBODY = {"completion", "man"}
-"""Those that ask nobody."""
-QUESTIONS = {
+"""Servers: without an API server they wait for one."""
+CSI_SERVERS = {"csi controller": [], "csi node": []}
+"""Servers that read their own configuration first."""
+CEPH_COMMANDS = {"csi doctor": [], "csi journal": []}
+"""Commands that connect to Ceph, with the driver's configuration."""
+OFFLINE = {"completion", "man"}
+"""Commands that connect to nothing."""
+CLUSTER_COMMANDS = {
     "csi giveback": ["zone=a"],
     "csi takeover": ["zone=a", "zone=b"],
     "doctor": [],
@@ -45,8 +45,8 @@ QUESTIONS = {
     "status": [],
     "uninstall": ["--yes"],
 }
-"""Those that ask a cluster something and end, with what they can't do without."""
-OF_DUMPS = {
+"""Commands that connect to a cluster and end, with their required arguments."""
+DUMP_COMMANDS = {
     "dashboard": ["--port", "0"],
     "doctor": [],
     "explain service": ["shop/web"],
@@ -62,38 +62,38 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
         return
     context = click.Context(command)
     for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None
-        yield from leaves(found, (*path, name))
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None
+        yield from leaves(subcommand, (*path, name))
 
 
 def options(command: click.Command) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts}
 
 
-def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code and what was said on stderr; nothing may be said on stdout."""
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    shown = capsys.readouterr()
-    assert not shown.out
-    assert isinstance(left.value.code, int)
-    return left.value.code, shown.err
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and stderr; stdout must be empty."""
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    output = capsys.readouterr()
+    assert not output.out
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code, output.err
 
 
-def one_line(said: str) -> str:
+def one_line(stderr: str) -> str:
     """Usage errors of click have two lines of help before."""
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     if lines[0].startswith("Usage:"):
         lines = lines[-1:]
-    assert len(lines) == 1, said
-    assert "Traceback" not in said
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
     return lines[0]
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A kubeconfig whose server refuses connections: its port is taken, and nobody listens there."""
+def unreachable(tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig whose server refuses connections: the port is bound, but not listening."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         file = tmp_path / "config"
@@ -111,35 +111,35 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_every_command_is_in_the_tables() -> None:
-    asking = {name for name, command in leaves(cli) if "--kubeconfig" in options(command)}
-    assert asking == {*PROGRAMS, *QUESTIONS, *DRIVER}
+    connecting = {name for name, command in leaves(cli) if "--kubeconfig" in options(command)}
+    assert connecting == {*SERVERS, *CLUSTER_COMMANDS, *CSI_SERVERS}
     of_labs = {name for name, _ in leaves(cli) if name.startswith("lab ")}
-    assert {name for name, _ in leaves(cli)} == asking | of_labs | OF_CEPH.keys() | OF_NOBODY
+    assert {name for name, _ in leaves(cli)} == connecting | of_labs | CEPH_COMMANDS.keys() | OFFLINE
     reading = {name for name, command in leaves(cli) if "--file" in options(command)}
-    assert reading == set(OF_DUMPS)
+    assert reading == set(DUMP_COMMANDS)
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *QUESTIONS])
-def test_a_kubeconfig_that_is_not_there(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = [*name.split(), *(QUESTIONS.get(name) or PROGRAMS.get(name, []))]
-    code, said = run([*words, "--kubeconfig", str(tmp_path / "none")], capsys)
-    assert code == 2, said
-    assert str(tmp_path / "none") in one_line(said)
+@pytest.mark.parametrize("name", [*SERVERS, *CLUSTER_COMMANDS])
+def test_missing_kubeconfig_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = [*name.split(), *(CLUSTER_COMMANDS.get(name) or SERVERS.get(name, []))]
+    code, stderr = run([*arguments, "--kubeconfig", str(tmp_path / "none")], capsys)
+    assert code == 2, stderr
+    assert str(tmp_path / "none") in one_line(stderr)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_server_that_is_away(name: str, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    code, said = run([*name.split(), *QUESTIONS[name], "--kubeconfig", str(elsewhere)], capsys)
-    assert code == 1, said
-    assert "127.0.0.1" in one_line(said)
+@pytest.mark.parametrize("name", CLUSTER_COMMANDS)
+def test_unreachable_server_is_one_line(name: str, capsys: pytest.CaptureFixture[str], unreachable: Path) -> None:
+    code, stderr = run([*name.split(), *CLUSTER_COMMANDS[name], "--kubeconfig", str(unreachable)], capsys)
+    assert code == 1, stderr
+    assert "127.0.0.1" in one_line(stderr)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_context_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    words = [*name.split(), *QUESTIONS[name], "--kubeconfig", str(elsewhere), "--context", "nowhere"]
-    code, said = run(words, capsys)
-    assert code == 2, said
-    assert "nowhere" in one_line(said)
+@pytest.mark.parametrize("name", CLUSTER_COMMANDS)
+def test_unknown_context_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str], unreachable: Path) -> None:
+    arguments = [*name.split(), *CLUSTER_COMMANDS[name], "--kubeconfig", str(unreachable), "--context", "nowhere"]
+    code, stderr = run(arguments, capsys)
+    assert code == 2, stderr
+    assert "nowhere" in one_line(stderr)
 
 
 @pytest.mark.parametrize(
@@ -151,111 +151,118 @@ def test_a_context_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[st
         (["zone a"], "zone a"),
     ],
 )
-def test_a_takeover_that_no_map_can_say(
-    targets: list[str], expected: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
+def test_invalid_takeover_is_a_usage_error(
+    targets: list[str], expected: str, capsys: pytest.CaptureFixture[str], unreachable: Path
 ) -> None:
-    code, said = run(["csi", "takeover", "zone-b", *targets, "--kubeconfig", str(elsewhere)], capsys)
-    assert code == 2, said
-    assert expected in one_line(said)
+    code, stderr = run(["csi", "takeover", "zone-b", *targets, "--kubeconfig", str(unreachable)], capsys)
+    assert code == 2, stderr
+    assert expected in one_line(stderr)
 
 
-BROKEN = {
+INVALID = {
     "not YAML": "a: [",
     "no objects": "hello",
     "not JSON": '{"kind": "List", ',
-    "a list of something else": '{"kind": "List", "items": [{"kind": "ConfigMap", "metadata": {"name": "x"}}]}',
+    "no known kind": '{"kind": "List", "items": [{"kind": "ConfigMap", "metadata": {"name": "x"}}]}',
     "empty": "",
-    "a node that is none": '{"kind": "List", "items": [{"kind": "Node", "metadata": {"name": 7, "labels": []}}]}',
+    "invalid node": '{"kind": "List", "items": [{"kind": "Node", "metadata": {"name": 7, "labels": []}}]}',
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-@pytest.mark.parametrize("name", OF_DUMPS)
-def test_a_broken_dump(name: str, what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", INVALID)
+@pytest.mark.parametrize("name", DUMP_COMMANDS)
+def test_invalid_dump_names_the_file(name: str, case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "dump.yaml"
-    file.write_text(BROKEN[what])
-    code, said = run([*name.split(), *OF_DUMPS[name], "-f", str(file)], capsys)
-    assert code in {1, 2}, said
-    assert "dump.yaml" in one_line(said)
+    file.write_text(INVALID[case])
+    code, stderr = run([*name.split(), *DUMP_COMMANDS[name], "-f", str(file)], capsys)
+    assert code in {1, 2}, stderr
+    assert "dump.yaml" in one_line(stderr)
 
 
-@pytest.mark.parametrize("name", OF_DUMPS)
-def test_a_dump_that_is_not_there(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, said = run([*name.split(), *OF_DUMPS[name], "-f", str(tmp_path / "none.yaml")], capsys)
-    assert code == 2, said
-    assert "none.yaml" in one_line(said)
+@pytest.mark.parametrize("name", DUMP_COMMANDS)
+def test_missing_dump_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, stderr = run([*name.split(), *DUMP_COMMANDS[name], "-f", str(tmp_path / "none.yaml")], capsys)
+    assert code == 2, stderr
+    assert "none.yaml" in one_line(stderr)
 
 
-@pytest.mark.parametrize("name", OF_DUMPS)
-def test_a_broken_dump_on_stdin(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", DUMP_COMMANDS)
+def test_invalid_dump_on_stdin_is_a_usage_error(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [")))
-    code, said = run([*name.split(), *OF_DUMPS[name], "-f", "-"], capsys)
-    assert code == 2, said
-    assert "stdin" in one_line(said)
+    code, stderr = run([*name.split(), *DUMP_COMMANDS[name], "-f", "-"], capsys)
+    assert code == 2, stderr
+    assert "stdin" in one_line(stderr)
 
 
-@pytest.mark.parametrize("name", [*OF_CEPH, *DRIVER])
-def test_a_configuration_that_is_not_there(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = [*name.split(), *OF_CEPH.get(name, DRIVER.get(name, [])), "--config", str(tmp_path / "none.json")]
-    code, said = run(words, capsys)
-    assert code in {1, 2}, said
-    assert "none.json" in one_line(said)
+@pytest.mark.parametrize("name", [*CEPH_COMMANDS, *CSI_SERVERS])
+def test_missing_configuration_names_the_file(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = [
+        *name.split(),
+        *CEPH_COMMANDS.get(name, CSI_SERVERS.get(name, [])),
+        "--config",
+        str(tmp_path / "none.json"),
+    ]
+    code, stderr = run(arguments, capsys)
+    assert code in {1, 2}, stderr
+    assert "none.json" in one_line(stderr)
 
 
 OWN_FLAGS = [name for name, command in leaves(cli) if not command.context_settings.get("ignore_unknown_options")]
-"""All but those that pass on what they don't know to another program."""
+"""Without those that pass unknown flags to another program."""
 
 
 @pytest.mark.parametrize("name", OWN_FLAGS)
-def test_a_flag_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = run([*name.split(), "--no-such-flag"], capsys)
+def test_unknown_flag_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, stderr = run([*name.split(), "--no-such-flag"], capsys)
     assert code == 2
-    assert "no-such-flag" in one_line(said)
+    assert "no-such-flag" in one_line(stderr)
 
 
 @pytest.mark.parametrize("name", [name for name, _ in leaves(cli)])
-def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
         main([*name.split(), "--help"])
-    assert left.value.code == 0
+    assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert "Example" in shown
     assert f"zonewise {name}" in shown[shown.index("Example") :]
 
 
 @pytest.mark.parametrize("name", [name for name, _ in leaves(cli)])
-def test_examples_have_flags_that_there_are(name: str) -> None:
+def test_examples_use_existing_flags(name: str) -> None:
     command = dict(leaves(cli))[name]
     lines = re.findall(rf"zonewise {name}(?= |$)(.*)", command.epilog or "", re.MULTILINE)
-    said = {flag for line in lines for flag in re.findall(r"(?<= )--?[a-z][a-z-]*", re.split(r" -- | \| ", line)[0])}
-    known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-    assert said <= known
+    used = {flag for line in lines for flag in re.findall(r"(?<= )--?[a-z][a-z-]*", re.split(r" -- | \| ", line)[0])}
+    existing = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert used <= existing
 
 
 WITHOUT_JSON = {
     "completion": "a script",
-    "controller": "goes on",
-    "csi controller": "goes on",
-    "csi giveback": "changes something, and says in a line what holds now",
-    "csi node": "goes on",
-    "csi takeover": "changes something, and says in a line what holds now",
-    "dashboard": "goes on",
-    "dns": "goes on",
+    "controller": "server",
+    "csi controller": "server",
+    "csi giveback": "prints the new takeover map in one line",
+    "csi node": "server",
+    "csi takeover": "prints the new takeover map in one line",
+    "dashboard": "server",
+    "dns": "server",
     "lab cut": "changes something",
     "lab down": "changes something",
-    "lab exec": "becomes another program",
+    "lab exec": "runs another program",
     "lab heal": "changes something",
     "lab kubeconfig": "a path",
-    "lab kubectl": "becomes another program",
+    "lab kubectl": "runs another program",
     "lab latency": "changes something",
-    "lab logs": "what a process wrote",
+    "lab logs": "a log",
     "lab setup": "changes something",
     "man": "a manual page",
-    "proxy": "goes on; --explain is `explain service` for one proxy",
+    "proxy": "server; --explain is `explain service` for one proxy",
     "uninstall": "changes something",
-    "webhook": "goes on",
+    "webhook": "server",
 }
-"""Commands that print no data, and why."""
+"""Commands without JSON output, and why."""
 
 
 def test_every_command_that_prints_data_prints_json() -> None:

@@ -1,4 +1,4 @@
-"""The entry point: fast help, completion, and errors in one line."""
+"""Entry point: fast help, completion, and one-line errors."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ def test_help_names_every_command_and_imports_none() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
     assert all(name in shown for name in COMMANDS)
-    assert shown.endswith("[]\n"), "help must not pay for libraries that only a command needs"
+    assert shown.endswith("[]\n"), "--help must not import libraries that only commands need"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_loads_and_teaches(name: str) -> None:
+def test_help_of_every_command_has_an_example(name: str) -> None:
     result = CliRunner().invoke(cli, [name, "--help"])
     assert result.exit_code == 0, result.output
-    assert "Example" in result.output, "help that teaches shows an example"
+    assert "Example" in result.output
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert CliRunner().invoke(cli, ["--version"]).output == f"zonewise {zonewise.__version__}\n"
 
 
-def test_unknown_command_suggests_the_nearest_one() -> None:
+def test_unknown_command_suggests_the_closest_match() -> None:
     result = CliRunner().invoke(cli, ["lap"])
     assert result.exit_code == 2
     assert "Did you mean 'lab'?" in result.output
 
 
 FAILURE: list[Exception] = []
-"""What `zonewise fail` raises."""
+"""`zonewise fail` raises the last one."""
 
 
 @click.command()
 def fail() -> None:
-    """Registered by tests as a command among ours."""
+    """Registered as a command by the fixture `failing`."""
     raise FAILURE[-1]
 
 
@@ -64,57 +64,61 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "fail", ("failing_command:fail", "Fail."))
 
 
-SAID = {
-    "something is wrong": (ZonewiseError("no such zone"), 1, "no such zone"),
-    "asked in a wrong way": (UsageError("no such flag"), 2, "no such flag"),
-    "a file": (PermissionError(errno.EACCES, "Permission denied", "/proc/x"), 1, "/proc/x: Permission denied"),
-    "no file": (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
-    "only words": (TimeoutError("timed out"), 1, "timed out"),
-    "a tool that hangs": (subprocess.TimeoutExpired(["ip"], 60), 1, "Command '['ip']' timed out after 60 seconds"),
+MESSAGES = {
+    "error": (ZonewiseError("no such zone"), 1, "no such zone"),
+    "usage error": (UsageError("no such flag"), 2, "no such flag"),
+    "OSError with a file": (
+        PermissionError(errno.EACCES, "Permission denied", "/proc/x"),
+        1,
+        "/proc/x: Permission denied",
+    ),
+    "OSError without a file": (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
+    "OSError without an errno": (TimeoutError("timed out"), 1, "timed out"),
+    "program timeout": (subprocess.TimeoutExpired(["ip"], 60), 1, "Command '['ip']' timed out after 60 seconds"),
 }
 
 
-@pytest.mark.parametrize(("error", "code", "said"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize(("error", "code", "message"), MESSAGES.values(), ids=MESSAGES)
 @pytest.mark.usefixtures("failing")
-def test_what_a_person_can_act_on_is_one_line(
-    error: Exception, code: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_error_is_one_line_with_its_exit_code(
+    error: Exception, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     FAILURE.append(error)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         main(["fail"])
-    assert left.value.code == code
-    assert capsys.readouterr().err == f"zonewise: {said}\n"
+    assert exit_.value.code == code
+    assert capsys.readouterr().err == f"zonewise: {message}\n"
 
 
 @pytest.mark.usefixtures("failing")
-def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_and_debug_mode_show_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     FAILURE.append(KeyError("bug"))
     with pytest.raises(KeyError):
         main(["fail"])
-    FAILURE.append(ZonewiseError("shown in full to who asks for it"))
+    FAILURE.append(ZonewiseError("shown with a traceback"))
     monkeypatch.setenv("ZONEWISE_DEBUG", "1")
     with pytest.raises(ZonewiseError):
         main(["fail"])
 
 
 REFUSED = {
-    "a state directory that can't be made": (["up", "--zones", "0"], {"ZONEWISE_STATE": "/proc/x"}, "/proc/x"),
-    "a state directory that is a file": (["status"], {"ZONEWISE_STATE": "/etc/passwd"}, "/etc/passwd"),
-    "a cache that can't be made": (["up", "--zones", "0"], {"ZONEWISE_CACHE": "/proc/x"}, "/proc/x"),
+    "state directory can't be created": (["up", "--zones", "0"], {"ZONEWISE_STATE": "/proc/x"}, "/proc/x"),
+    "state directory is a file": (["status"], {"ZONEWISE_STATE": "/etc/passwd"}, "/etc/passwd"),
+    "cache can't be created": (["up", "--zones", "0"], {"ZONEWISE_CACHE": "/proc/x"}, "/proc/x"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "environment", "place"), REFUSED.values(), ids=REFUSED)
-def test_what_the_system_refuses_is_one_line(
-    arguments: list[str], environment: dict[str, str], place: str, tmp_path: Path
+@pytest.mark.parametrize(("arguments", "environment", "path"), REFUSED.values(), ids=REFUSED)
+def test_file_system_error_is_one_line(
+    arguments: list[str], environment: dict[str, str], path: str, tmp_path: Path
 ) -> None:
     done = _zonewise(["lab", *arguments], {"ZONEWISE_STATE": str(tmp_path), **environment})
     assert done.returncode == 1
-    assert done.stderr.startswith(f"zonewise: {place}")
+    assert done.stderr.startswith(f"zonewise: {path}")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_full_disk_and_a_reader_who_left(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_a_closed_pipe_is_silent(tmp_path: Path) -> None:
     (tmp_path / "labs" / "one").mkdir(parents=True)
     environment = {"ZONEWISE_STATE": str(tmp_path)}
     with Path("/dev/full").open("w") as full:
@@ -142,24 +146,24 @@ def _zonewise(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
+def test_completion_script_of_each_shell(shell: str) -> None:
     result = CliRunner().invoke(cli, ["completion", shell])
     assert result.exit_code == 0
     assert "_ZONEWISE_COMPLETE" in result.output
 
 
 COMPLETED = {
-    "a command": ("la", ["lab"]),
-    "a lab": ("lab status --name o", ["one", "other"]),
-    "a zone": ("lab cut --name one zone-", ["zone-a", "zone-b"]),
-    "a second zone": ("lab latency --name one zone-a zone-", ["zone-b"]),
-    "a zone of a lab that is not there": ("lab heal zone-", []),
-    "a zone of a lab that can't be": ("lab heal --name Big zone-", []),
+    "command": ("la", ["lab"]),
+    "lab": ("lab status --name o", ["one", "other"]),
+    "zone": ("lab cut --name one zone-", ["zone-a", "zone-b"]),
+    "second zone": ("lab latency --name one zone-a zone-", ["zone-b"]),
+    "zone of a missing lab": ("lab heal zone-", []),
+    "zone of an invalid lab name": ("lab heal --name Big zone-", []),
 }
 
 
 @pytest.mark.parametrize(("line", "expected"), COMPLETED.values(), ids=COMPLETED)
-def test_completion_completes(line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_suggests(line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path))
     for name in ("one", "other"):
         directory = state.directory_of(name)
@@ -167,7 +171,11 @@ def test_completion_completes(line: str, expected: list[str], tmp_path: Path, mo
         options = LabOptions(zones=("zone-a", "zone-b"))
         Lab(name=name, directory=directory, slot=0, binaries=tmp_path, options=options).save()
     words = ["zonewise", *line.split()]
-    asked = {"_ZONEWISE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    done = _zonewise([], asked)
+    environment = {
+        "_ZONEWISE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    done = _zonewise([], environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [f"plain,{word}" for word in expected]

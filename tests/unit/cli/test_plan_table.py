@@ -1,4 +1,4 @@
-"""The table of `zonewise plan`: its order, its length, and its form on a narrow terminal."""
+"""Table of `zonewise plan`: order, limit, and layout on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ORDERS = {
 }
 
 
-def services(*words: str) -> list[str]:
-    shown = CliRunner().invoke(cli, ["plan", "-f", SHOP, "--gb", "100", *words])
+def services(*arguments: str) -> list[str]:
+    shown = CliRunner().invoke(cli, ["plan", "-f", SHOP, "--gb", "100", *arguments])
     assert shown.exit_code == 0, shown.output
     return [line.split()[0] for line in shown.output.splitlines() if line.startswith("shop/")]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_rows_are_sorted(order: str) -> None:
+def test_rows_are_sorted_and_limited(order: str) -> None:
     assert services("--sort", order) == ORDERS[order]
     assert services("--sort", order, "--limit", "1") == ORDERS[order][:1]
 
 
-def test_the_last_column_stands_below_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_column_moves_below_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ("a" * 30, "b" * 30, "why it is so, in many words that go on")
     monkeypatch.setattr(printing, "width", lambda: 120)
     assert len(list(printing.columns(("X", "Y", "WHY"), [row]))) == 2

@@ -1,4 +1,4 @@
-"""`zonewise webhook` without a cluster: what it prints, and the options it rejects."""
+"""`zonewise webhook` without a cluster: printed objects and usage errors."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def printed(*arguments: str) -> dict[str, object]:
     return dict(registered)
 
 
-def test_overlay_configuration_ignores_a_webhook_that_is_down() -> None:
+def test_overlay_webhook_ignores_failures() -> None:
     registered = printed("--url", "https://10.0.0.5:8443")
     assert registered["clientConfig"] == {"url": "https://10.0.0.5:8443/endpointslices"}
     assert (registered["failurePolicy"], registered["sideEffects"]) == ("Ignore", "None")
@@ -27,12 +27,12 @@ def test_overlay_configuration_ignores_a_webhook_that_is_down() -> None:
     assert registered["objectSelector"] == {"matchLabels": stock}
 
 
-def test_service_is_referred_to_by_its_name() -> None:
+def test_service_flag_sets_the_client_config() -> None:
     reference = {"namespace": "ours", "name": "hook", "path": "/endpointslices", "port": 443}
     assert printed("--service", "ours/hook")["clientConfig"] == {"service": reference}
 
 
-def test_disruption_part_prints_its_policy_too() -> None:
+def test_disruption_part_prints_policy_binding_and_webhooks() -> None:
     arguments = ["--parts", "disruption", "--url", "https://10.0.0.5:8443", "--print"]
     done = CliRunner().invoke(webhook, arguments, catch_exceptions=False)
     policy, binding, registered = yaml.safe_load_all(done.output)
@@ -43,10 +43,10 @@ def test_disruption_part_prints_its_policy_too() -> None:
     assert evictions["sideEffects"] == deletes["sideEffects"] == "NoneOnDryRun"
 
 
-def test_unknown_part_is_rejected_by_name() -> None:
+def test_unknown_parts_are_refused() -> None:
     done = CliRunner().invoke(webhook, ["--parts", "overlay,evictions", "--url", "https://h:1"])
     assert done.exit_code == 2
-    assert "'evictions' is no part; write one or more of overlay, disruption" in done.output
+    assert "unknown part 'evictions'; write one or more of overlay, disruption" in done.output
 
 
 REJECTED = {
@@ -62,14 +62,14 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_invalid_option_is_rejected(name: str) -> None:
+def test_invalid_flags_are_refused(name: str) -> None:
     arguments, message = REJECTED[name]
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError) as refused:
         CliRunner().invoke(webhook, arguments, catch_exceptions=False)
-    assert message in str(error.value)
+    assert message in str(refused.value)
 
 
-def test_missing_kubeconfig_is_rejected_before_the_start(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_refused_before_start(tmp_path: Path) -> None:
     arguments = ["--url", "https://h:1", "--kubeconfig", str(tmp_path / "none")]
     with pytest.raises(ConfigError, match="cannot be read"):
         CliRunner().invoke(webhook, arguments, catch_exceptions=False)

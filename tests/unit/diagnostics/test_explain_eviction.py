@@ -54,7 +54,7 @@ def test_a_denial_names_budget_domain_numbers_and_pods() -> None:
     assert "  b: 3 pods, 1 healthy, 2 must be, 0 may leave" in lines
     assert any(line.startswith("  unavailable: b0, charged by Eviction at ") for line in lines)
     assert "  missing: 1 that left and were not replaced" in lines
-    assert "Leader     controller-1 keeps the numbers, heard of 2 s ago" in lines
+    assert "Leader     controller-1, lease renewed 2 s ago" in lines
     assert lines[-1].startswith("To change it: wait until more pods are ready")
 
 

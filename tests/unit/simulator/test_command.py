@@ -119,8 +119,10 @@ HEADER = "nodes.a,endpoints.a\n"
         pytest.param(
             ["--trace", "own"], "nodes: {a: 1}\nendpoints: {a: -4}\nsteps: []", "endpoints: a is -4", id="trace"
         ),
-        pytest.param(["--algorithms", "local,best"], "", "'best' is none; known are balanced", id="algorithm"),
-        pytest.param(["--algorithms", ""], "", "'' is none", id="no algorithm"),
+        pytest.param(
+            ["--algorithms", "local,best"], "", "unknown algorithm 'best'; choose from balanced", id="algorithm"
+        ),
+        pytest.param(["--algorithms", ""], "", "unknown algorithm ''", id="no algorithm"),
         pytest.param(["--weights", "45,20,20"], "", "write four numbers", id="three weights"),
         pytest.param(["--weights", "45,20,20,16"], "", "adds up to 101; it must be 100", id="weights over 100"),
         pytest.param(["--weights", "60,-20,45,15"], "", "write four numbers", id="negative weight"),
