@@ -85,21 +85,21 @@ def find_targets(
     previous: Decision | None = None,
 ) -> PortTargets:
     """`slices` are those of the Service; slices of another family or without the port are ignored."""
-    slice_ports = [
+    ports = [
         (endpoint_slice, number)
         for endpoint_slice in slices
         if endpoint_slice.address_type == family
         for number in port_numbers(endpoint_slice, port)
     ]
     policies = traffic_policies(service, port, family)
-    if (plain := _plain(service, slice_ports, policies, location)) is not None:
+    if (plain := _plain(service, ports, policies, location)) is not None:
         return plain
     reading = read_policy(service)
     if not isinstance(reading.policy, TopologyKeys | SameDomain):
-        return _by_hints([endpoint_slice for endpoint_slice, _ in slice_ports], port, policies, location)
-    if any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in slice_ports):
-        return _by_group(reading, slice_ports, policies, location)
-    return _by_decision(service, slice_ports, policies, location, previous)
+        return _by_hints([endpoint_slice for endpoint_slice, _ in ports], port, policies, location)
+    if any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in ports):
+        return _by_group(reading, ports, policies, location)
+    return _by_decision(service, ports, policies, location, previous)
 
 
 def port_numbers(endpoint_slice: EndpointSlice, port: ServicePort) -> Iterable[int]:
@@ -124,16 +124,14 @@ def slices_by_port(slices: Iterable[EndpointSlice]) -> dict[tuple[str | None, st
 _SlicePorts = Sequence[tuple[EndpointSlice, int]]
 
 
-def _plain(
-    service: Service, slice_ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace
-) -> PortTargets | None:
+def _plain(service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace) -> PortTargets | None:
     """Fast path of the common case: no policy, hint, terminating endpoint or node-local traffic. Else None."""
     if policies.uses_local or service.metadata.annotations or service.spec.topology_keys:
         return None
     shares: dict[EndpointTarget, float] = {}
     on_node = []
     node = location.node
-    for endpoint_slice, number in slice_ports:
+    for endpoint_slice, number in ports:
         if CONSUMER in endpoint_slice.metadata.labels:
             return None
         for endpoint in endpoint_slice.endpoints or ():
@@ -169,48 +167,37 @@ def _parsed(text: str) -> EndpointTarget:
 
 
 def _by_decision(
-    service: Service,
-    slice_ports: _SlicePorts,
-    policies: TrafficPolicies,
-    location: NodePlace,
-    previous: Decision | None,
+    service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace, previous: Decision | None
 ) -> PortTargets:
     """The previous decision, as encoded in the slices' hints, comes first, so that all nodes start from the same one."""
-    endpoints = _endpoints(slice_ports)
+    endpoints = _endpoints(ports)
     recalled = recall(endpoints, location.cluster)
     annotations = location.namespaces.get(service.metadata.namespace, {})
     drain = drained_zones(service, annotations, location.cluster.node_drains)
     decision = decide(service, endpoints, location.cluster, recalled or previous or {}, drained=drain)
     choice = choose(decision, location.cluster, location.node)
-    return _chosen(choice, slice_ports, policies, location, decision)
+    return _chosen(choice, ports, policies, location, decision)
 
 
 def _chosen(
-    choice: ClientChoice,
-    slice_ports: _SlicePorts,
-    policies: TrafficPolicies,
-    location: NodePlace,
-    decision: Decision | None,
+    choice: ClientChoice, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace, decision: Decision | None
 ) -> PortTargets:
     """No policy applies to node-local traffic."""
     by_address: dict[str, list[EndpointTarget]] = {}
-    for endpoint_slice, number in slice_ports:
+    for endpoint_slice, number in ports:
         for endpoint in endpoint_slice.endpoints or ():
             if endpoint.addresses:
                 by_address.setdefault(endpoint.addresses[0], []).append(EndpointTarget(endpoint.addresses[0], number))
     shares = choice.shares if policies.uses_cluster else {}
-    endpoints = _endpoints(slice_ports)
-    on_node_endpoints = [endpoint for endpoint in endpoints if endpoint.node_name == location.node]
-    local = tuple(usable(on_node_endpoints).by_address) if policies.uses_local else ()
+    endpoints = _endpoints(ports)
+    local_endpoints = [endpoint for endpoint in endpoints if endpoint.node_name == location.node]
+    local = tuple(usable(local_endpoints).by_address) if policies.uses_local else ()
     anywhere = policies.uses_local and bool(usable(endpoints).by_address)
     return PortTargets(
         cluster={target: share for address, share in shares.items() for target in by_address[address]},
         local=tuple(target for address in local for target in by_address[address]),
         on_node=frozenset(
-            target
-            for endpoint in on_node_endpoints
-            if endpoint.addresses
-            for target in by_address[endpoint.addresses[0]]
+            target for endpoint in local_endpoints if endpoint.addresses for target in by_address[endpoint.addresses[0]]
         ),
         has_any=bool(shares) or anywhere,
         reason=choice.reason,
@@ -218,12 +205,12 @@ def _chosen(
     )
 
 
-def _endpoints(slice_ports: _SlicePorts) -> list[Endpoint]:
-    return [endpoint for endpoint_slice, _ in slice_ports for endpoint in endpoint_slice.endpoints or ()]
+def _endpoints(ports: _SlicePorts) -> list[Endpoint]:
+    return [endpoint for endpoint_slice, _ in ports for endpoint in endpoint_slice.endpoints or ()]
 
 
 def _by_group(
-    reading: PolicyReading, slice_ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace
+    reading: PolicyReading, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace
 ) -> PortTargets:
     """The zone's group and endpoints shared with it; if none is usable, all endpoints that no hard rule excludes."""
     policy = reading.policy
@@ -231,7 +218,7 @@ def _by_group(
     in_group: list[Endpoint] = []
     elsewhere: list[Endpoint] = []
     weights: dict[str, float] = {}
-    for endpoint_slice, _ in slice_ports:
+    for endpoint_slice, _ in ports:
         for endpoint, weight in _weighted(endpoint_slice, location.zone):
             (in_group if weight else elsewhere).append(endpoint)
             weights.update(dict.fromkeys(endpoint.addresses[:1], weight))
@@ -240,9 +227,8 @@ def _by_group(
     chosen = own_group if has_own else usable([*in_group, *elsewhere])
     allowed = _within_required(policy, chosen.by_address, location)
     shares = {address: weights[address] if has_own else 1.0 for address in allowed}
-    return _chosen(
-        _group_choice(shares, len(in_group) + len(elsewhere), location), slice_ports, policies, location, None
-    )
+    choice = _group_choice(shares, len(in_group) + len(elsewhere), location)
+    return _chosen(choice, ports, policies, location, None)
 
 
 def is_stranded(service: Service, slices: Iterable[EndpointSlice], zone: str) -> bool:

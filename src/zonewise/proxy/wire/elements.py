@@ -58,7 +58,7 @@ class PortElements:
 
 @dataclass(frozen=True, slots=True)
 class ElementWriter:
-    """Writes ports into `PortElements`; a firewall's ranges may include the `node_addresses`."""
+    """Writes ports into `PortElements`; `node_addresses` decide whether a firewall's ranges include the node."""
 
     family: Family
     options: LayoutOptions
@@ -84,10 +84,7 @@ class ElementWriter:
     def firewall_ranges(self, rules: PortRules) -> tuple[tuple[bytes, bytes], ...]:
         """A request of this node to a load balancer address may return to it with that address as its source."""
         networks = [ip_network(text) for text in rules.source_ranges]
-        includes_node = any(
-            ip_network(address)[0] in network for address in self.node_addresses for network in networks
-        )
-        if includes_node:
+        if any(ip_network(address)[0] in network for address in self.node_addresses for network in networks):
             networks += [ip_network(address) for address in rules.balancer_ips]
         return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
 
@@ -119,12 +116,8 @@ def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, V
         return None
     key = frontend_key(family.pack(new.cluster_ip), new.protocol, new.port)
     indexes = index_keys(layout.LOCAL_OFFSET if local else 0, len(after))
-    changed = [
-        (index, new_target)
-        for index, old_target, new_target in zip(indexes, before, after, strict=True)
-        if old_target != new_target
-    ]
-    return {key + index: family.pack(new_target.address) + port_data(new_target.port) for index, new_target in changed}
+    changed = [(index, to) for index, old_to, to in zip(indexes, before, after, strict=True) if old_to != to]
+    return {key + index: family.pack(to.address) + port_data(to.port) for index, to in changed}
 
 
 def _frontend(rules: PortRules, address: str) -> Frontend:
