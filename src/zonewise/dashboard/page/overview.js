@@ -77,7 +77,7 @@ export class Overview {
     }
     replaceChildren(this.why, el("ul", { class: "plain" }, rows.slice(0, MAX_LISTED).map(([key, row]) => el("li", {},
       el("a", { href: `#services/${encodeURIComponent(key)}`, class: "name" }, key), " ", badge(state(row)),
-      el("p", { class: "small" }, row.state === "InForce" ? [...row.complaints, ...losses(row)][0] : row.sentence)))),
+      el("p", { class: "small" }, row.state === "InForce" ? [...row.complaints, ...lossTexts(row)][0] : row.sentence)))),
       rows.length > MAX_LISTED && el("p", { class: "small muted" }, `and ${rows.length - MAX_LISTED} more, listed first under `, el("a", { href: "#services" }, "Services")));
   }
 

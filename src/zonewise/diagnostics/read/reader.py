@@ -1,8 +1,8 @@
 """Reads a cluster once for a diagnostic command, and records what may not be read.
 
-Diagnostics run with the rights of whoever calls them, against clusters in which our resource definitions may be missing.
-So every read is one of two kinds: `list` and `get` raise where access is denied; `list_or_empty` and `get_or_none` go on
-without the objects and leave the denial in `unread`. The same request is sent once, however many callers make it.
+Diagnostics run with the caller's rights, against clusters in which our resource definitions may be missing. So there are
+two kinds of reads: `list`, `find` and `get` raise if access is denied; `list_or_empty` and `get_or_none` return nothing and
+record the denial in `unread`. A request is sent once, however many callers make it.
 """
 
 from __future__ import annotations
