@@ -16,7 +16,17 @@ from cryptography import x509
 from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, STOCK_MANAGER
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
-from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Diagnosis, Finding, FindingLevel, counted
+from zonewise.diagnostics.decide.doctor.findings import (
+    CheckGroup,
+    Diagnosis,
+    Finding,
+    FindingLevel,
+    counted,
+    fine,
+    note,
+    unknown,
+    wrong,
+)
 from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
@@ -51,25 +61,21 @@ def diagnose(
 def check_zonewise(facts: DoctorFacts, status: ClusterStatus, now: datetime) -> Iterator[Finding]:
     if not status.installed:
         sentence = "Zonewise is not installed"
-        yield Finding(CheckGroup.ZONEWISE, "NotInstalled", FindingLevel.NOTE, sentence, "zonewise install")
+        yield note(CheckGroup.ZONEWISE, "NotInstalled", sentence, "zonewise install")
         return
     codes = {"ComponentNotReady", "NoLeader", "WebhookDown"}
     problems = [problem for problem in status.troubles if problem.code in codes]
     for problem in problems:
-        yield Finding(CheckGroup.ZONEWISE, problem.code, FindingLevel.WRONG, problem.sentence, problem.remedy)
+        yield wrong(CheckGroup.ZONEWISE, problem.code, problem.sentence, problem.remedy)
     if not problems:
-        yield Finding(CheckGroup.ZONEWISE, "Running", FindingLevel.FINE, _running(status))
+        yield fine(CheckGroup.ZONEWISE, "Running", _running(status))
     yield from _reached(facts)
     yield from _certificates(facts, now)
     yield from _component_rights(facts)
     if facts.budgets_known is False and any(component.name == "zonewise-disruption" for component in status.components):
         fix = "zonewise install --only disruption"
-        yield Finding(
-            CheckGroup.ZONEWISE,
-            "NoBudgetKind",
-            FindingLevel.WRONG,
-            "TopologyDisruptionBudgets are not defined in the cluster",
-            fix,
+        yield wrong(
+            CheckGroup.ZONEWISE, "NoBudgetKind", "TopologyDisruptionBudgets are not defined in the cluster", fix
         )
 
 
@@ -83,15 +89,15 @@ def _reached(facts: DoctorFacts) -> Iterator[Finding]:
         if problem is None:
             sentence = f"you may not check whether the API server reaches webhook {name}"
             fix = "allow `get` of services/proxy where it runs, or ask an administrator to run this"
-            yield Finding(CheckGroup.ZONEWISE, "WebhookUntried", FindingLevel.UNKNOWN, sentence, fix, (name,))
+            yield unknown(CheckGroup.ZONEWISE, "WebhookUntried", sentence, fix, (name,))
         elif problem:
             sentence = f"the API server does not reach webhook {name}: {problem}"
             fix = "let the API server through to the webhook's port: network policies, firewalls, its Service"
-            yield Finding(CheckGroup.ZONEWISE, "WebhookUnreachable", FindingLevel.WRONG, sentence, fix, (name,))
+            yield wrong(CheckGroup.ZONEWISE, "WebhookUnreachable", sentence, fix, (name,))
     reached = tuple(name for name, problem in facts.reached.items() if not problem and problem is not None)
     if reached:
         sentence = f"the API server reaches {counted(len(reached), 'webhook', '').strip()}: {', '.join(reached)}"
-        yield Finding(CheckGroup.ZONEWISE, "WebhookReached", FindingLevel.FINE, sentence, objects=reached)
+        yield fine(CheckGroup.ZONEWISE, "WebhookReached", sentence, objects=reached)
 
 
 def _certificates(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
@@ -104,24 +110,18 @@ def _certificates(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
             expiry = _expiry(webhook.client_config.ca_bundle)
             if expiry is None:
                 sentence = f"the caBundle of webhook {webhook.name} is no certificate"
-                yield Finding(
-                    CheckGroup.ZONEWISE, "CertificateUnreadable", FindingLevel.WRONG, sentence, fix, (webhook.name,)
-                )
+                yield wrong(CheckGroup.ZONEWISE, "CertificateUnreadable", sentence, fix, (webhook.name,))
             elif expiry <= now:
                 sentence = f"the certificate authority of webhook {webhook.name} expired at {expiry:%Y-%m-%d %H:%M} UTC"
-                yield Finding(
-                    CheckGroup.ZONEWISE, "CertificateExpired", FindingLevel.WRONG, sentence, fix, (webhook.name,)
-                )
+                yield wrong(CheckGroup.ZONEWISE, "CertificateExpired", sentence, fix, (webhook.name,))
             elif expiry <= now + CERTIFICATE_WARNING:
                 sentence = f"the certificate authority of webhook {webhook.name} expires at {expiry:%Y-%m-%d %H:%M} UTC"
-                yield Finding(
-                    CheckGroup.ZONEWISE, "CertificateExpires", FindingLevel.NOTE, sentence, fix, (webhook.name,)
-                )
+                yield note(CheckGroup.ZONEWISE, "CertificateExpires", sentence, fix, (webhook.name,))
             else:
                 good[webhook.name] = expiry
     if good:
         sentence = f"the certificate authorities of webhooks are valid until {min(good.values()):%Y-%m-%d}"
-        yield Finding(CheckGroup.ZONEWISE, "Certificate", FindingLevel.FINE, sentence, objects=tuple(good))
+        yield fine(CheckGroup.ZONEWISE, "Certificate", sentence, objects=tuple(good))
 
 
 def _expiry(bundle: str) -> datetime | None:
@@ -139,10 +139,10 @@ def _component_rights(facts: DoctorFacts) -> Iterator[Finding]:
         if missing:
             sentence = f"{name} may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
             fix = "zonewise install --diff shows what its roles lack; zonewise install puts them back"
-            yield Finding(CheckGroup.ZONEWISE, "ComponentRights", FindingLevel.WRONG, sentence, fix, tuple(missing))
+            yield wrong(CheckGroup.ZONEWISE, "ComponentRights", sentence, fix, tuple(missing))
     if facts.running and all(allowed for rights in facts.running.values() for allowed in rights.values()):
         sentence = f"{len(facts.running)} components have the rights they need"
-        yield Finding(CheckGroup.ZONEWISE, "ComponentRights", FindingLevel.FINE, sentence)
+        yield fine(CheckGroup.ZONEWISE, "ComponentRights", sentence)
 
 
 def check_services(facts: DoctorFacts, status: ClusterStatus) -> Iterator[Finding]:
@@ -171,9 +171,7 @@ def check_services(facts: DoctorFacts, status: ClusterStatus) -> Iterator[Findin
         and not (with_complaints or with_losses)
         and not status.states[ServiceState.CUT_OFF] + status.states[ServiceState.NOT_IN_FORCE]
     ):
-        yield Finding(
-            CheckGroup.SERVICES, "Services", FindingLevel.FINE, f"{len(status.services)} Services have no problem"
-        )
+        yield fine(CheckGroup.SERVICES, "Services", f"{len(status.services)} Services have no problem")
 
 
 def _losses(status: ClusterStatus) -> Iterator[Finding]:
@@ -203,9 +201,7 @@ def _contested(facts: DoctorFacts) -> Iterator[Finding]:
         some = ", ".join(map(str, contested[:_MAX_NAMED]))
         sentence = f"{len(contested)} Services have slices by {', '.join(others)} beside the stock controller's: {some}"
         fix = "let one controller write a Service's slices; `kubectl get endpointslices --show-labels` shows who manages them"
-        yield Finding(
-            CheckGroup.SERVICES, "TwoControllers", FindingLevel.NOTE, sentence, fix, tuple(map(str, contested))
-        )
+        yield note(CheckGroup.SERVICES, "TwoControllers", sentence, fix, tuple(map(str, contested)))
 
 
 def _other_webhooks(facts: DoctorFacts) -> Iterator[Finding]:
@@ -218,7 +214,7 @@ def _other_webhooks(facts: DoctorFacts) -> Iterator[Finding]:
     if names:
         sentence = f"other webhooks also change EndpointSlices: {', '.join(names[:_MAX_NAMED])}"
         fix = "make sure that they write no hints: the webhook called last wins"
-        yield Finding(CheckGroup.SERVICES, "OtherWebhooks", FindingLevel.NOTE, sentence, fix, tuple(names))
+        yield note(CheckGroup.SERVICES, "OtherWebhooks", sentence, fix, tuple(names))
 
 
 def _services_finding(

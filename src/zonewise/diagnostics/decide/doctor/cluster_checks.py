@@ -9,7 +9,16 @@ from typing import Final
 
 from zonewise.api.names import BETA_REGION, BETA_ZONE
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
-from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Finding, FindingLevel, counted
+from zonewise.diagnostics.decide.doctor.findings import (
+    CheckGroup,
+    Finding,
+    FindingLevel,
+    counted,
+    fine,
+    note,
+    unknown,
+    wrong,
+)
 from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
 from zonewise.objects import Node
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
@@ -40,33 +49,25 @@ def _server(facts: DoctorFacts) -> Iterator[Finding]:
     minor = int(match[1]) if match else 0
     server = f"the API server answers: {facts.snapshot.version}" + (f", as {facts.user}" if facts.user else "")
     if minor >= BUDGETS_MINOR:
-        yield _fine(CheckGroup.CLUSTER, "Server", server)
+        yield fine(CheckGroup.CLUSTER, "Server", server)
     elif minor >= OLDEST_MINOR:
         sentence = f"{server}; budgets need 1.{BUDGETS_MINOR} to guard deletes (ValidatingAdmissionPolicy)"
-        yield Finding(
-            CheckGroup.CLUSTER, "ServerOld", FindingLevel.NOTE, sentence, "upgrade, or use budgets for evictions only"
-        )
+        yield note(CheckGroup.CLUSTER, "ServerOld", sentence, "upgrade, or use budgets for evictions only")
     else:
         sentence = f"{server}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
-        yield Finding(
-            CheckGroup.CLUSTER, "ServerTooOld", FindingLevel.WRONG, sentence, f"upgrade to 1.{OLDEST_MINOR} or later"
-        )
+        yield wrong(CheckGroup.CLUSTER, "ServerTooOld", sentence, f"upgrade to 1.{OLDEST_MINOR} or later")
 
 
 def _clock(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.ahead_seconds is None:
         return
     if abs(facts.ahead_seconds) <= _MAX_SKEW_SECONDS:
-        yield _fine(CheckGroup.CLUSTER, "Clock", "this machine's clock agrees with the API server's")
+        yield fine(CheckGroup.CLUSTER, "Clock", "this machine's clock agrees with the API server's")
         return
     way = "ahead of" if facts.ahead_seconds > 0 else "behind"
     sentence = f"this machine's clock is {abs(facts.ahead_seconds):.0f} s {way} the API server's"
-    yield Finding(
-        CheckGroup.CLUSTER,
-        "ClockSkew",
-        FindingLevel.NOTE,
-        sentence,
-        "set both by NTP: ages of leases and certificates are judged by it",
+    yield note(
+        CheckGroup.CLUSTER, "ClockSkew", sentence, "set both by NTP: ages of leases and certificates are judged by it"
     )
 
 
@@ -92,7 +93,7 @@ def _node_clocks(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
             "set the nodes' clocks by NTP",
         )
     elif facts.node_leases:
-        yield _fine(CheckGroup.CLUSTER, "NodeClocks", f"the clocks of {len(facts.node_leases)} nodes agree")
+        yield fine(CheckGroup.CLUSTER, "NodeClocks", f"the clocks of {len(facts.node_leases)} nodes agree")
 
 
 def _rights(facts: DoctorFacts) -> Iterator[Finding]:
@@ -102,31 +103,25 @@ def _rights(facts: DoctorFacts) -> Iterator[Finding]:
     if missing:
         sentence = f"you may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
         fix = "ask an administrator to run `zonewise install`, or for these rights"
-        yield Finding(CheckGroup.CLUSTER, "InstallRights", FindingLevel.WRONG, sentence, fix, tuple(missing))
+        yield wrong(CheckGroup.CLUSTER, "InstallRights", sentence, fix, tuple(missing))
     else:
-        yield _fine(CheckGroup.CLUSTER, "InstallRights", "you may install Zonewise")
+        yield fine(CheckGroup.CLUSTER, "InstallRights", "you may install Zonewise")
 
 
 def check_nodes(facts: DoctorFacts) -> Iterator[Finding]:
     """Control plane nodes need no labels: they have hardly any traffic."""
     nodes = [node for node in facts.snapshot.nodes if not is_control_plane(node.metadata.labels)]
     if not nodes:
-        yield Finding(CheckGroup.NODES, "NoNodes", FindingLevel.WRONG, "there is no worker node", "add nodes")
+        yield wrong(CheckGroup.NODES, "NoNodes", "there is no worker node", "add nodes")
         return
     findings = [*_zones(nodes), *_regions(nodes), *_capacities(nodes)]
     yield from findings
     zones = {zone for node in nodes if (zone := node.metadata.labels.get(ZONE))}
     if len(zones) == 1:
         sentence = f"all nodes are in one zone, {next(iter(zones))}: there is nothing to keep traffic in"
-        yield Finding(
-            CheckGroup.NODES,
-            "OneZone",
-            FindingLevel.NOTE,
-            sentence,
-            "use same-node policies, or spread nodes over zones",
-        )
+        yield note(CheckGroup.NODES, "OneZone", sentence, "use same-node policies, or spread nodes over zones")
     elif not findings:
-        yield _fine(CheckGroup.NODES, "Labels", f"{len(nodes)} nodes in {len(zones)} zones, all labelled")
+        yield fine(CheckGroup.NODES, "Labels", f"{len(nodes)} nodes in {len(zones)} zones, all labelled")
 
 
 def _zones(nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -190,34 +185,22 @@ def check_data_plane(facts: DoctorFacts) -> Iterator[Finding]:
     elif names & {"kube-router", "antrea-agent"}:
         other = min(names & {"kube-router", "antrea-agent"})
         sentence = f"{other} may replace kube-proxy, with rules of its own for hints"
-        yield Finding(
-            CheckGroup.DATA_PLANE,
-            "OtherDataPlane",
-            FindingLevel.NOTE,
-            sentence,
-            f"look up how {other} reads EndpointSlice hints",
-        )
+        yield note(CheckGroup.DATA_PLANE, "OtherDataPlane", sentence, f"look up how {other} reads EndpointSlice hints")
     elif facts.kube_proxy_config is not None or "kube-proxy" in names:
         yield from _kube_proxy(facts)
     elif facts.live:
         sentence = "no kube-proxy was found: it may run outside of pods, or another data plane serves Services"
-        yield Finding(
-            CheckGroup.DATA_PLANE,
-            "NoKubeProxy",
-            FindingLevel.UNKNOWN,
-            sentence,
-            "check that the data plane follows hints",
-        )
+        yield unknown(CheckGroup.DATA_PLANE, "NoKubeProxy", sentence, "check that the data plane follows hints")
     yield from _versions(facts)
 
 
 def _cilium(facts: DoctorFacts) -> Iterator[Finding]:
     if (facts.cilium_config or {}).get("enable-service-topology") == "true":
-        yield _fine(CheckGroup.DATA_PLANE, "Cilium", "Cilium serves Services, and follows hints")
+        yield fine(CheckGroup.DATA_PLANE, "Cilium", "Cilium serves Services, and follows hints")
         return
     sentence = "Cilium replaces kube-proxy, and ignores hints"
     fix = "cilium config set enable-service-topology true (Helm: loadBalancer.serviceTopology=true)"
-    yield Finding(CheckGroup.DATA_PLANE, "CiliumIgnoresHints", FindingLevel.WRONG, sentence, fix)
+    yield wrong(CheckGroup.DATA_PLANE, "CiliumIgnoresHints", sentence, fix)
 
 
 def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
@@ -225,15 +208,9 @@ def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
     mode = (match[1] if match else "") or "iptables"
     if mode == "userspace":
         sentence = "kube-proxy runs in mode userspace, which ignores hints"
-        yield Finding(
-            CheckGroup.DATA_PLANE,
-            "KubeProxyMode",
-            FindingLevel.WRONG,
-            sentence,
-            "set mode: nftables or iptables in its config",
-        )
+        yield wrong(CheckGroup.DATA_PLANE, "KubeProxyMode", sentence, "set mode: nftables or iptables in its config")
     else:
-        yield _fine(CheckGroup.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which follows hints")
+        yield fine(CheckGroup.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which follows hints")
 
 
 def _versions(facts: DoctorFacts) -> Iterator[Finding]:
@@ -264,15 +241,11 @@ def _versions(facts: DoctorFacts) -> Iterator[Finding]:
             if oldest >= FIRST_MINOR_WITH_NODE_HINTS
             else f"; hints for nodes count since 1.{FIRST_MINOR_WITH_NODE_HINTS}"
         )
-        yield _fine(CheckGroup.DATA_PLANE, "ProxyVersions", f"all nodes run 1.{oldest} or later{node_hints}")
+        yield fine(CheckGroup.DATA_PLANE, "ProxyVersions", f"all nodes run 1.{oldest} or later{node_hints}")
 
 
 def _name(node: Node) -> str:
     return node.metadata.name
-
-
-def _fine(group: CheckGroup, code: str, sentence: str) -> Finding:
-    return Finding(group, code, FindingLevel.FINE, sentence)
 
 
 def _nodes_finding(

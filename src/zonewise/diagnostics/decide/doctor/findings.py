@@ -50,6 +50,22 @@ class Diagnosis(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     findings: tuple[Finding, ...]
 
 
+def fine(group: CheckGroup, code: str, sentence: str, objects: tuple[str, ...] = ()) -> Finding:
+    return Finding(group, code, FindingLevel.FINE, sentence, objects=objects)
+
+
+def note(group: CheckGroup, code: str, sentence: str, fix: str, objects: tuple[str, ...] = ()) -> Finding:
+    return Finding(group, code, FindingLevel.NOTE, sentence, fix, objects)
+
+
+def wrong(group: CheckGroup, code: str, sentence: str, fix: str, objects: tuple[str, ...] = ()) -> Finding:
+    return Finding(group, code, FindingLevel.WRONG, sentence, fix, objects)
+
+
+def unknown(group: CheckGroup, code: str, sentence: str, fix: str, objects: tuple[str, ...] = ()) -> Finding:
+    return Finding(group, code, FindingLevel.UNKNOWN, sentence, fix, objects)
+
+
 _VERB: Final = re.compile(r"\{(\w+)\}")
 _SINGULAR: Final = {"are": "is", "have": "has"}
 
