@@ -33,7 +33,7 @@ Examples:
     show_default=True,
     help="Age in seconds from which an unfinished volume is a finding. A younger one may still be in progress.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@printing.output_option("text", "json")
 @click.pass_context
 def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than: float, output: str) -> None:
     """Compare the journals with what is in Ceph: orphans, unfinished volumes, leftover snapshots, lost data.

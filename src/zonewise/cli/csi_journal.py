@@ -39,7 +39,7 @@ Examples:
 @cluster_option
 @click.option("--pool", default="", help="Only entries whose data is in this pool.")
 @click.option("--state", type=click.Choice(["reserved", "ready", "deleting"]), help="Only entries in this state.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@printing.output_option("table", "json")
 @click.pass_context
 def journal(
     ctx: click.Context, words: tuple[str, ...], config: Path, only: str, pool: str, state: str | None, output: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zonewise.cli.options import cluster_options, health_option, log_options
+from zonewise.cli.options import cluster_options, health_option, log_options, with_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ _COMMON = (
 
 
 def _common_options(command: F) -> F:
-    for option in reversed(_COMMON):
-        command = option(command)
-    return command
+    return with_options(command, _COMMON)
 
 
 @click.command(

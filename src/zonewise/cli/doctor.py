@@ -33,7 +33,7 @@ Examples:
 @click.option("-q", "--quiet", is_flag=True, help="Leave out checks that passed.")
 @hints_option
 @dumps.file_option
-@printing.output_option
+@printing.output_option("text", "wide", "json", "yaml")
 @cluster_options
 def doctor(**options: Any) -> None:
     """Check a cluster before and after Zonewise is installed: labels of nodes, the data plane of Services and its support

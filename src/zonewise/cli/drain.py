@@ -32,7 +32,7 @@ Examples:
     "--lease-namespace",
     help="Namespace of the controller's lease. [default: kube-system or zonewise-system, whichever was renewed last]",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@printing.output_option("table", "json")
 @cluster_options
 def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, output: str, **options: Any) -> None:
     """Predict the order and the waves in which a drain evicts the pods of NODE...

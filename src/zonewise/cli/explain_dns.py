@@ -35,7 +35,7 @@ Examples:
     "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="Client: a pod, as NAME or NAMESPACE/NAME."
 )
 @click.option("--from-node", metavar="NODE", shell_complete=completion.node_names, help="Client: any pod on that node.")
-@click.option("--from-ip", metavar="ADDRESS", help="Client: the pod or node with that address.")
+@click.option("--from-ip", metavar="ADDRESS", help="Client: an IP address.")
 @click.option(
     "-n",
     "--namespace",
@@ -62,7 +62,7 @@ Examples:
     show_default=True,
     help="Must match the server's flag.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@printing.output_option("text", "json")
 @cluster_options
 def dns(**options: Any) -> None:
     """Explain the answer for NAME: the Service and its rule, the client's location, and the endpoints that remain.

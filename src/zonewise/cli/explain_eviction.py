@@ -38,7 +38,7 @@ Examples:
     "--lease-namespace",
     help="Namespace of the controller's lease. [default: kube-system or zonewise-system, whichever was renewed last]",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@printing.output_option("text", "json")
 @cluster_options
 def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str, **options: Any) -> None:
     """Explain whether POD may be evicted now: its budgets, their domains and counts, and what would allow it.

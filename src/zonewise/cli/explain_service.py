@@ -54,7 +54,7 @@ Examples:
 @dumps.file_option
 @hints_option
 @carrier_options
-@printing.output_option
+@printing.output_option("text", "wide", "json", "yaml")
 @cluster_options
 def service(**options: Any) -> None:
     """Explain where the traffic to Service NAME goes: the rule and its source, the rules it overrides, the endpoints that

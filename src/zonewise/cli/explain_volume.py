@@ -43,7 +43,7 @@ Examples:
     metavar="NAMESPACE/NAME",
     help="ConfigMap with the takeover map.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@printing.output_option("text", "json")
 @cluster_options
 def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     """Explain the volume of CLAIM: its pool and why, the nodes that reach it, and what a takeover would change.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from zonewise.kube.wire.access import ClusterAccess
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+_COMPONENTS: Final = "slices, disruption, proxy, dashboard, proxy-all, dns, dns-behind, dns-node, csi"
+
+
 def _component_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from zonewise.install.components import InstallComponent
 
@@ -29,13 +34,16 @@ def _component_names(_ctx: click.Context, _param: click.Parameter, incomplete: s
     return [f"{before}{comma}{name}" for name in InstallComponent if name.startswith(last)]
 
 
-_only = click.option(
-    "--only",
-    default="",
-    metavar="NAME,...",
-    shell_complete=_component_names,
-    help="Components, separated by commas. Default: slices, disruption, proxy, dashboard. Others: proxy-all, dns, dns-behind, dns-node, csi.",
-)
+def _only(default: str) -> Callable[[F], F]:
+    return click.option(
+        "--only",
+        default="",
+        metavar="NAME,...",
+        shell_complete=_component_names,
+        help=f"Components, separated by commas: {_COMPONENTS}. [default: {default}]",
+    )
+
+
 _namespace = click.option(
     "-n", "--namespace", default="zonewise-system", show_default=True, help="Namespace of the components."
 )
@@ -51,7 +59,7 @@ Examples:
   zonewise install --only dns                 next to CoreDNS, behind the Service kube-dns
 """
 )
-@_only
+@_only("the first four")
 @click.option(
     "--mode",
     type=click.Choice(["overlay", "own"]),
@@ -114,7 +122,7 @@ Examples:
   zonewise uninstall --only proxy             the proxy; its Services return to kube-proxy
 """
 )
-@_only
+@_only("all")
 @_namespace
 @click.option("--keep-budgets", is_flag=True, help="Keep the CRD TopologyDisruptionBudget and all budgets.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -52,9 +52,7 @@ def _named(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
-_output = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
-)
+_output = printing.output_option("text", "json")
 _kube_version = click.option(
     "--kube-version", default="", help="Kubernetes version, such as v1.35.4. A new version is built first."
 )

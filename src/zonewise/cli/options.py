@@ -44,12 +44,12 @@ _LOGGING = (
 
 def cluster_options(command: F) -> F:
     """Access to a cluster: `kubeconfig` and `context`, for `zonewise.kube.client.kubeconfig.find`."""
-    return _with(command, _CLUSTER)
+    return with_options(command, _CLUSTER)
 
 
 def log_options(command: F) -> F:
     """Logging: `log_format` and `log_level`, for `zonewise.log.configure`."""
-    return _with(command, _LOGGING)
+    return with_options(command, _LOGGING)
 
 
 def hints_option(command: F) -> F:
@@ -79,7 +79,7 @@ _CARRIERS = (
 
 def carrier_options(command: F) -> F:
     """Data plane of Services: `all_services` and `zonewise_dns`, for `zonewise.planning.data_plane.Overrides`."""
-    return _with(command, _CARRIERS)
+    return with_options(command, _CARRIERS)
 
 
 def health_option(default: int, but: str = "") -> Callable[[F], F]:
@@ -109,7 +109,7 @@ def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:
     )
 
 
-def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
+def with_options(command: F, options: tuple[Callable[[F], F], ...]) -> F:
     """Decorates the command with the options, so that the help lists them in this order."""
     for option in reversed(options):
         command = option(command)

@@ -88,9 +88,7 @@ Examples:
     metavar="N",
     help="Print only the first N rows of the table. [default: all]",
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
-)
+@printing.output_option("table", "wide", "json", "yaml")
 @cluster_options
 def plan(**options: Any) -> None:
     """Predict the routing of every Service: policy, share of traffic that stays in its zone, worst overload, slices, cost.

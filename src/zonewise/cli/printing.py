@@ -8,17 +8,22 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-OUTPUTS: Final = ("text", "wide", "json", "yaml")
-output_option = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
-"""`-o`, for commands that print text or the data behind it."""
+F = TypeVar("F", bound=Callable[..., Any])
 
 _GAP: Final = 3
 _NARROWEST: Final = 30
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    """`-o`, with the first format as the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help="Output format."
+    )
 
 
 class Cell(NamedTuple):

@@ -51,7 +51,7 @@ Examples:
 )
 @hints_option
 @dumps.file_option
-@printing.output_option
+@printing.output_option("text", "wide", "json", "yaml")
 @cluster_options
 def status(**options: Any) -> None:
     """Show the state of the cluster: components and leaders, Services by the state of their policy, traffic between zones
