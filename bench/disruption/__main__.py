@@ -29,16 +29,21 @@ BARE: Final = "without the guard"
 STOCK: Final = "PodDisruptionBudget and kubectl rollout restart"
 
 NOTES: Final = """\
-Rolling updates: pods over 60 kwok nodes in three zones, ready as soon as they are scheduled; `kubectl rollout restart`, one pod per zone at a time. Calls are counted from the API server's audit log: all writes of our
-leader and webhooks in the namespace, events included, over the lower bound of one request per pod, one status write per wave, and two. The peer is a Deployment with maxSurge 0 and maxUnavailable 3, and a
-PodDisruptionBudget with maxUnavailable 3: its rollout ignores the budget and zones. Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.
-The lowest number of serving pods in a zone is taken at every pod event.
-Evictions: for five seconds, in turn with and without the guard (the webhook), on an etcd and an API server of their own. Only the leader and three webhooks behind one address run besides: no controllers, kubelets or audit log.
-The client sends prepared requests at a fixed rate. The benchmark sets the pods ready, and they stay terminating. With the guard each eviction is charged to its budget by a write; without it there are no budgets
-either, since the leader writes a status for every pod that leaves without a charge. The time added at p99 is the difference of the two p99s. A rejected eviction is retried after 0.1 s, and its time includes
-the wait: with many retries the p99 is that of waiting. If the p99 without the guard is far above 10 ms, the machine is overloaded at that rate, and the difference shows the additional overload;
-the CPU per eviction depends less on that, and 50 a second shows the added time without overload. All programs share the cores with the server and the client.
-The count is the leader's CPU time for one budget without caches, with 30 charges."""
+Rolling updates: pods over 60 kwok nodes in three zones, ready as soon as they are scheduled; `kubectl rollout restart`, one pod per zone at a time.
+Calls are counted from the API server's audit log: all writes of our leader and webhooks in the namespace, events included, over the lower bound of one request per pod, one status write per wave, and two.
+The peer is a Deployment with maxSurge 0 and maxUnavailable 3, and a PodDisruptionBudget with maxUnavailable 3: its rollout does not consult the budget and does not know zones.
+Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.
+A watcher sees, at every pod event, the fewest pods that ever served in one zone.
+Evictions: for five seconds, in turn with the guard and without it, on an etcd and an API server of their own, beside which only the leader and three webhooks behind one address run: no controllers, kubelets or audit log.
+The client sends prepared bytes at an even pace.
+The benchmark marks the pods as ready, and they remain terminating.
+With the guard each eviction is charged to its budget by a write; without it there are no budgets either, because the leader writes for every pod that leaves unannounced.
+What is added at p99 is the difference of the two p99s.
+A client that gets a retry answer asks again a tenth of a second later, and its time runs on: where there are many, the p99 is that of waiting, not of an answer.
+Where the p99 without the guard is far above 10 ms, the machine cannot sustain that rate at all, and the difference says how much more it lacks.
+The CPU cost of an eviction depends less on that, and 50 a second show what is added where there is capacity.
+All programs share the cores with the server and the client.
+The count is the leader's CPU time for one budget from nothing, with 30 charges."""
 
 
 async def roll(cluster: Cluster, pods: int) -> dict[str, Figures]:

@@ -31,13 +31,17 @@ CHUNK = 2000
 CHUNKS = 5
 CHURN = 500
 
-NOTES = f"""{load.SERVICES_COUNT:,} headless Services with {load.ENDPOINTS_EACH} endpoints each. Queries by dnsperf: 70 % A, 15 % AAAA (no data), 15 % names that do
-not exist. Rounds are interleaved; medians. One core: the server on core 0, dnsperf on core 1. Both cores: server and dnsperf share the two, so that the cost
-of a query decides the throughput. Round trips are of one client that sends a query when it has the last answer, in turns of {CHUNK:,} to each server.
-Memory is of all processes together, after the load: proportional (PSS: shared pages once; goal), the plain sum of resident sizes, and as if no other
-program on the machine used Python's libraries (each file once, in full). Churn: {CHURN} endpoints a second are replaced through the API server, which both watch,
-and which runs on the same two cores. Ours filters every answer by the client's zone and counts and limits clients; CoreDNS does neither, and answers from its
-cache of 5 s. Neither logs queries."""
+NOTES = f"""\
+{load.SERVICES_COUNT:,} headless Services with {load.ENDPOINTS_EACH} endpoints each.
+Queries by dnsperf: 70 % A, 15 % AAAA (no data), 15 % names that do not exist.
+Rounds are interleaved; figures are medians.
+One core: the server on core 0, the client on core 1.
+Both cores: server and dnsperf share the two, so that the cost of a query for the server decides the rate.
+Round trips are of one client that sends a query when it has its answer, in turns of {CHUNK:,} to each server.
+Memory is of all processes together, after the load: proportional (PSS: shared pages once; goal), the plain sum of resident sizes, and as if no other program on the machine used Python's libraries (each file once, in full).
+Churn: {CHURN} endpoints a second are replaced through the API server, which both watch, and which runs on the same two cores.
+Ours filters every answer by the client's zone and counts and limits clients; CoreDNS answers plainly, from its cache of 5 s.
+Neither logs queries."""
 
 Server = load.Ours | CoreDns
 Runs = dict[str, list[dict[str, float]]]

@@ -33,11 +33,11 @@ def main(chosen: list[str]) -> None:
 
 
 NOTES: Final = """\
-Decoding: the same recorded list pages, one process per library, CPU seconds and growth of resident memory with every pod kept.
-Watching: pod events of 5.5 KB over TLS from a replaying server on the other core, until the handler is called, with an indexed cache (ours) or an object (the peer's).
-As root, both sides run at real-time priority, so that other processes matter less.
-The official client can't keep up with 2,000 events a second, so its delay grows for as long as the run lasts.
-Starting: `zonewise lab up` without nodes, until it returns, compared to etcd and kube-apiserver started directly, with existing certificates."""
+Decoding: the same recorded list pages, one process per library; CPU seconds and growth of resident memory with every pod kept.
+Watching: pod events of 5.5 KB over TLS from a replaying server on the other core, until an indexed cache (ours) or an object (the peer's) reaches the handler.
+Both sides run at real-time priority where they may (root), so that other work on the machine does not count.
+The official client cannot keep up with 2,000 events a second, so its delay grows for as long as the run lasts.
+Starting: `zonewise lab up` without nodes, until it returns, beside etcd and kube-apiserver started bare with existing certificates."""
 
 
 def decoding() -> list[Row]:

@@ -21,8 +21,9 @@ ROUNDS = 3
 COMMANDS: dict[str, tuple[str, ...]] = {"plan": (), "plan --lose-zone": ("--lose-zone", large.ZONES[0])}
 
 NOTES = """\
-The dump is what `kubectl get nodes,services,endpointslices,pods -A -o yaml` prints, with pods of 4 KB and nodes that list fifty images; without slices, endpoints come from the pods.
-A fifth of the Services each has no policy, same-zone Prefer, same-zone Require, automatic hints, and topology keys. Memory is the process's peak resident size, the dump included."""
+The dump is what `kubectl get nodes,services,endpointslices,pods -A -o yaml` prints, with pods of 4 KB and nodes that list fifty images; without slices, the endpoints come from the pods.
+A fifth of the Services each has no policy, same-zone Prefer, same-zone Require, automatic hints, and topology keys.
+Memory is the process's peak, as the kernel counts it, including the dump itself."""
 
 
 class Run(NamedTuple):

@@ -24,12 +24,15 @@ GOALS: Final = {
 EQUAL, FLAT, CHURN_GOAL, GROUPS_GOAL = 1.05, 1.15, 0.05, 0.1
 
 NOTES: Final = """\
-Every Service has ten endpoints on other nodes. Both proxies serve all Services, each on its own node of the same lab, in equal namespaces, with the same API server; starts alternate and begin with an empty kernel.
-Start: until the kernel has the Service that was written last. CPU includes child processes, until the proxy is idle. A change replaces one endpoint; its delay is from before the write until the
-kernel reports changed rules, and the next change is written after that. Data path: connections one after the other, each to a random Service, from a namespace with a pod's address through the node to a
-namespace with all endpoint addresses, alternating; within 5 % counts as equal. Churn: 50 changes a second with both proxies running.
-Except for the churn, all processes run at real-time priority, so that other load matters less.
-Slice groups: 100 Services with 20 endpoints in each of 30 zones; bytes are those received by the node's interface, TLS included."""
+Every Service has ten endpoints on other nodes.
+Both proxies serve all Services, each in its own node of the same lab, in equal namespaces, from the same API server; starts are in turn and from an empty kernel.
+Start: until the kernel has the Service that was written last.
+CPU counts the tools that a proxy runs, and everything until it is idle.
+A change replaces one endpoint; its delay is from before the write until the kernel reports changed rules, and the next is written after that.
+Data path: connections one after the other, each to a random Service, from a namespace with a pod's address through the node to a namespace that has all endpoints' addresses, in turn; equal means within 5 %.
+Churn: changes at 50 a second with both proxies at once.
+Except for the churn, all participants run at real-time priority, so that other work on the machine counts less.
+Slice groups: 100 Services with 20 endpoints in each of 30 zones; bytes are what the node's interface receives, TLS included."""
 
 
 @dataclass

@@ -45,11 +45,13 @@ def main(chosen: list[str]) -> None:
 
 
 NOTES: Final = """\
-Rates are inputs per CPU-second, so there a higher ratio is better. The Go tool's rates and its 1,783 CPU-seconds are earlier measurements of
-its library without output, not runs of this benchmark. The large set has 39,273,145 inputs; nodes in the same proportion are computed once, and counted as often as they occur.
-Every cell of the table is checked at two decimals.
+Rates are inputs per CPU-second, so there a higher ratio is better.
+The Go tool's rates and its 1,783 CPU-seconds are earlier measurements of its library without output, not runs of this benchmark.
+The large set has 39,273,145 inputs; nodes in the same proportion are evaluated once, and count as often as they occur.
+Every cell of the table is checked at two decimals before a time is accepted.
 First use compiles all algorithms into a cache that later runs read; its CPU-seconds are those of a run of the small set with an empty cache.
-Two cores against one is the wall time of the whole command, start included; other load on the machine affects it. Decisions are `zonewise.routing.decide` in plain Python, without memory of an earlier one.
+Two cores against one is the wall time of the whole command, start included; it also depends on other work on the machine.
+Decisions are `zonewise.routing.decide` in plain Python, without memory of an earlier one.
 Moves are old endpoints that change consumers when one is added, over random shapes of the large set's kind, with a full rebalance each time; a flip to or from balanced counts as a move of all."""
 
 

@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from support.cli.output import described
 from support.lab.shared_cluster import Run
 from support.process import wait_for
-from unit.cli.test_errors import QUESTIONS
+from unit.cli.test_errors import CLUSTER_COMMANDS
 from zonewise.cli.main import cli, main
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
@@ -296,9 +296,9 @@ def unprivileged(shop: ControlPlane) -> Path:
     return shop.add_user("unprivileged", "unprivileged")
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", CLUSTER_COMMANDS)
 def test_forbidden_commands_are_one_line_errors(run_command: RunCommand, unprivileged: Path, name: str) -> None:
-    code, out, err = run_command(" ".join([name, *QUESTIONS[name]]), unprivileged)
+    code, out, err = run_command(" ".join([name, *CLUSTER_COMMANDS[name]]), unprivileged)
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert "forbidden" in err
     assert "unprivileged" in err
