@@ -200,9 +200,9 @@ async def _explained(backends: Pods, address: str) -> PodsByZone:
     }
     explained: PodsByZone = {}
     for zone in ZONES:
-        told = build_service_report(service, own, nodes, client="here", node=f"{zone}-2")
-        assert told.carrier is DataPlane.KUBE_PROXY
-        (client,) = told.fronts[0].clients
+        report = build_service_report(service, own, nodes, client="here", node=f"{zone}-2")
+        assert report.carrier is DataPlane.KUBE_PROXY
+        (client,) = report.fronts[0].clients
         explained[zone] = {target.name for share in client.shares if (target := pods[share.address])}
     return explained
 

@@ -123,8 +123,12 @@ def looks(lab: Lab) -> Generator[dict[str, Any]]:
 def test_status_sees_bytes_through_the_api_server(tour: Lab) -> None:
     """Live: every proxy's pod is asked, and what it counted grows."""
     watched = looks(tour)
-    told = (look["traffic"] for look in watched)
-    whole = (each["inZone"] + each["crossZone"] for each in told if each["answered"] == each["proxies"] == 6)
+    traffic_rows = (look["traffic"] for look in watched)
+    whole = (
+        traffic_row["inZone"] + traffic_row["crossZone"]
+        for traffic_row in traffic_rows
+        if traffic_row["answered"] == traffic_row["proxies"] == 6
+    )
     first = next(counted for counted in whole if counted)
     assert next(counted for counted in whole if counted > first)
     watched.close()

@@ -52,28 +52,28 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     away = False
     for cluster in clusters(config, only):
         journals = journal_pools.find_journal_pools(cluster)
-        seen = Fsck(
+        fsck = Fsck(
             cluster,
             {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()},
             journals.with_journal,
             journals.unreadable,
         )
-        for finding in list(seen.examine(time.time(), older_than)):
+        for finding in list(fsck.examine(time.time(), older_than)):
             became = FsckRepair()
             if repair and finding.can_be_repaired:
                 try:
-                    became = seen.repair(finding)
+                    became = fsck.repair(finding)
                 except CsiError as error:
                     click.echo(f"{finding.what}: {error}", err=True)
             rows.append(FsckFindingReport(finding.code, finding.what, finding.sentence, became.done, became.left))
-        for kind, pool in sorted(seen.forbidden):
+        for kind, pool in sorted(fsck.forbidden):
             what = "images" if kind is VolumeKind.RBD else "subvolumes"
             click.echo(
                 f"{what} in {pool} of cluster {cluster.name} were not examined: the user may not list them", err=True
             )
-        for pool, why in sorted(seen.unavailable.items()):
+        for pool, why in sorted(fsck.unavailable.items()):
             click.echo(f"pool {pool} of cluster {cluster.name} could not be looked at in full: {why}", err=True)
-        away = away or bool(seen.unavailable)
+        away = away or bool(fsck.unavailable)
     if output == "json":
         printing.echo_data(rows, "json")
     else:

@@ -51,27 +51,34 @@ def journal(
     """
     from zonewise.ceph.controller import journal_pools
 
-    found: list[tuple[Journal, JournalEntry]] = []
+    matching: list[tuple[Journal, JournalEntry]] = []
     away: list[str] = []
     for cluster in clusters(config, only):
-        seen = journal_pools.find_journal_pools(cluster)
-        away += [journal_pools.unreadable_message(cluster, each, why) for each, why in sorted(seen.unavailable.items())]
-        found += [
-            (written, entry)
-            for written, entry in entries(cluster, seen.with_journal)
+        known = journal_pools.find_journal_pools(cluster)
+        away += [
+            journal_pools.unreadable_message(cluster, pool_name, why)
+            for pool_name, why in sorted(known.unavailable.items())
+        ]
+        matching += [
+            (source_journal, entry)
+            for source_journal, entry in entries(cluster, known.with_journal)
             if (not pool or entry.pool == pool)
             and (state is None or entry.state == state)
-            and _selected(written, entry, words)
+            and _selected(source_journal, entry, words)
         ]
     if output == "json":
         from zonewise.ceph.decide.journal_report import entry_report
 
         printing.echo_data(
-            [entry_report(entry, written.pool, written.id_of(entry)) for written, entry in found], "json"
+            [
+                entry_report(entry, source_journal.pool, source_journal.id_of(entry))
+                for source_journal, entry in matching
+            ],
+            "json",
         )
     else:
-        click.echo("\n".join(_table(found)))
-    names = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
+        click.echo("\n".join(_table(matching)))
+    names = {entry.name for _, entry in matching} | {source_journal.id_of(entry) for source_journal, entry in matching}
     missing = [f"no {'available ' if away else ''}journal has {word!r}" for word in words if word not in names]
     for problem in (*away, *missing):
         click.echo(problem, err=True)
@@ -84,13 +91,13 @@ def clusters(config: Path, only: str) -> Iterator[CephCluster]:
     from zonewise.ceph.config import CsiConfigFile
     from zonewise.errors import ZonewiseError
 
-    opened = CephClusters(CsiConfigFile(config))
-    named = opened.config.clusters
+    ceph_clusters = CephClusters(CsiConfigFile(config))
+    named = ceph_clusters.config.clusters
     if only and only not in named:
         raise ZonewiseError(f"--cluster {only!r} is not in {config}; it has {', '.join(sorted(named)) or 'no cluster'}")
     for name in sorted(named):
         if only in {"", name}:
-            yield opened.own(name)
+            yield ceph_clusters.own(name)
 
 
 def entries(cluster: CephCluster, pools: Iterable[str]) -> Iterator[tuple[Journal, JournalEntry]]:
@@ -98,10 +105,10 @@ def entries(cluster: CephCluster, pools: Iterable[str]) -> Iterator[tuple[Journa
     from zonewise.ceph.decide.ids import ObjectType
 
     for pool in sorted(pools):
-        written = Journal(cluster, pool)
+        source_journal = Journal(cluster, pool)
         for object_type in ObjectType:
-            for _, entry in written.entries(object_type):
-                yield written, entry
+            for _, entry in source_journal.entries(object_type):
+                yield source_journal, entry
 
 
 def _selected(source: Journal, entry: JournalEntry, words: tuple[str, ...]) -> bool:

@@ -288,8 +288,8 @@ def _run_node(options: dict[str, Any]) -> int:
     build = _node_services(options, name)
     listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
-        said = _given_domains(options["domains"])
-        return process.run(lambda health: app.alone(options["endpoint"], build(lambda: said), health), listen=listen)
+        domains = _given_domains(options["domains"])
+        return process.run(lambda health: app.alone(options["endpoint"], build(lambda: domains), health), listen=listen)
     if options["domains"]:
         raise UsageError("--domain needs --orchestrator none: with Kubernetes, domains come from node labels")
     where = NodeTopology(name, _domain_labels(options), config_map_key(options["config_map"]))

@@ -70,15 +70,19 @@ def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed
     names = DomainLabels.parse(options["domain_labels"]).names
     _check(added, names)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    place = config_map_key(options["config_map"])
-    said = asyncio.run(_write(access, place, names, added, removed, dry_run=options["dry_run"]))
-    click.echo(f"{place}{' would say' if options['dry_run'] else ' says'}:" if said else f"{place}: no takeover")
-    for source, targets in said.to_json().items():
+    config_map_name = config_map_key(options["config_map"])
+    result = asyncio.run(_write(access, config_map_name, names, added, removed, dry_run=options["dry_run"]))
+    click.echo(
+        f"{config_map_name}{' would have' if options['dry_run'] else ' has'}:"
+        if result
+        else f"{config_map_name}: no takeover"
+    )
+    for source, targets in result.to_json().items():
         click.echo(f"  {source} is taken over by {', '.join(targets)}")
 
 
 def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
-    """What can't be said in any map is the caller's mistake, whatever the cluster's map says."""
+    """An entry that no map can hold is a usage error."""
     from zonewise.ceph.decide.takeover import MAP, TakeoverError, parse_takeover_map
 
     try:
@@ -89,14 +93,14 @@ def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
 
 async def _write(
     access: ClusterAccess,
-    place: Key,
+    config_map_name: Key,
     names: Sequence[str],
     added: Mapping[str, Sequence[str]],
     removed: Sequence[str],
     *,
     dry_run: bool,
 ) -> TakeoverMap:
-    """What is there must be readable, and what comes of it too; somebody else's write in between is a conflict."""
+    """Refuses an unreadable map. A concurrent write is a conflict."""
     from zonewise.ceph.decide.takeover import edit_config_map, parse_takeover_map
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
@@ -105,33 +109,35 @@ async def _write(
 
     async with Client(access, wait_for_server=False) as client:
         try:
-            found: ConfigMap | None = await client.get(CONFIG_MAPS, place.name, place.namespace)
+            config_map: ConfigMap | None = await client.get(
+                CONFIG_MAPS, config_map_name.name, config_map_name.namespace
+            )
         except NotFound:
-            found = None
-        data = found.data if found else {}
+            config_map = None
+        data = config_map.data if config_map else {}
         before = parse_takeover_map(data, names)
         gone = [_entry(before, source, names) for source in removed]
         changes = edit_config_map(
             data, {_spelled(before, source, names): targets for source, targets in added.items()}, gone
         )
-        said = parse_takeover_map({**data, **changes}, names)
-        if found is None:
-            body = {"metadata": {"name": place.name}, "data": changes}
-            await client.create(CONFIG_MAPS, body, place.namespace, dry_run=dry_run)
+        result = parse_takeover_map({**data, **changes}, names)
+        if config_map is None:
+            body = {"metadata": {"name": config_map_name.name}, "data": changes}
+            await client.create(CONFIG_MAPS, body, config_map_name.namespace, dry_run=dry_run)
         else:
-            version = {"resourceVersion": found.metadata.resource_version}
+            version = {"resourceVersion": config_map.metadata.resource_version}
             patch = MergePatch({"metadata": version, "data": changes})
-            await client.patch(CONFIG_MAPS, place.name, patch, place.namespace, dry_run=dry_run)
-    return said
+            await client.patch(CONFIG_MAPS, config_map_name.name, patch, config_map_name.namespace, dry_run=dry_run)
+    return result
 
 
-def _entry(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
-    """As the map has it, where there is one that can be meant."""
-    found = _meant(said, written, names)
-    if len(found) != 1:
-        known = ", ".join(said.to_json()) or "none"
-        raise ZonewiseError(f"{written!r} is not the name of one takeover; there are: {known}")
-    return found[0]
+def _entry(result: TakeoverMap, source_text: str, names: Sequence[str]) -> str:
+    """The entry of the map that `source_text` names."""
+    config_map = _meant(result, source_text, names)
+    if len(config_map) != 1:
+        known = ", ".join(result.to_json()) or "none"
+        raise ZonewiseError(f"{source_text!r} is not the name of one takeover; there are: {known}")
+    return config_map[0]
 
 
 def _spelled(takeovers: TakeoverMap, source: str, names: Sequence[str]) -> str:

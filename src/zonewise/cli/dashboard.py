@@ -108,8 +108,8 @@ def _main(options: dict[str, Any], settings: DashboardConfig) -> Main:
         from zonewise.dashboard import from_dump
 
         source = dumps.source_of(file)
-        found = from_dump.read_dump(dumps.bytes_of(file), source)
-        return lambda health: app.show_dump(found, source, settings, health, _say)
+        objects = from_dump.read_dump(dumps.bytes_of(file), source)
+        return lambda health: app.show_dump(objects, source, settings, health, _say)
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])

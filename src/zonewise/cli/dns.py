@@ -117,29 +117,29 @@ def dns(**options: Any) -> None:
     from zonewise import log
     from zonewise.dns.server import forkserver
 
-    born = forkserver.fork()  # before anything is loaded that serving processes don't need
+    fork_server = forkserver.fork()  # before anything is imported that workers do not need
 
     from zonewise.dns import app
     from zonewise.kube import process
     from zonewise.kube.client import kubeconfig
 
     log.configure(options["log_format"], options["log_level"])
-    asked = _asked(options)
-    chosen = app.controller_config(asked)
+    dns_options = _dns_options(options)
+    config = app.controller_config(dns_options)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    opened = app.open_sockets(asked)
-    log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
+    listen_sockets = app.open_sockets(dns_options)
+    log.get_logger(__name__).info("listening", port=listen_sockets.port, processes=len(listen_sockets.udp))
     listen = process.HealthListen(port=options["health_port"])
     sys.exit(
         process.run(
-            lambda health: app.live(access, chosen, opened, health, born),
+            lambda health: app.live(access, config, listen_sockets, health, fork_server),
             listen=listen,
             unready_seconds=options["lameduck_seconds"],
         )
     )
 
 
-def _asked(options: dict[str, Any]) -> Any:
+def _dns_options(options: dict[str, Any]) -> Any:
     from zonewise.dns.app import DnsOptions
 
     return DnsOptions(

@@ -45,12 +45,12 @@ def doctor(**options: Any) -> None:
     from zonewise.routing import HintsForm
 
     hints = HintsForm(options["hints"])
-    found = diagnose(_facts(options), datetime.now(UTC), hints, before_install=options["pre"])
+    result = diagnose(_facts(options), datetime.now(UTC), hints, before_install=options["pre"])
     if options["output"] in {"json", "yaml"}:
-        printing.echo_data(found, options["output"])
+        printing.echo_data(result, options["output"])
     else:
-        click.echo("\n".join(_lines(found, quiet=options["quiet"], wide=options["output"] == "wide")))
-    sys.exit(1 if found.wrong else 0)
+        click.echo("\n".join(_lines(result, quiet=options["quiet"], wide=options["output"] == "wide")))
+    sys.exit(1 if result.wrong else 0)
 
 
 def _facts(options: dict[str, Any]) -> DoctorFacts:
@@ -63,7 +63,9 @@ def _facts(options: dict[str, Any]) -> DoctorFacts:
             snapshot=snapshot_from_dump(objects, dumps.source_of(options["file"])),
             live=False,
             other_webhooks=objects["MutatingWebhookConfiguration"],
-            daemon_sets=[each for each in objects["DaemonSet"] if each.metadata.namespace == "kube-system"],
+            daemon_sets=[
+                daemon_set for daemon_set in objects["DaemonSet"] if daemon_set.metadata.namespace == "kube-system"
+            ],
         )
     from zonewise.diagnostics.read.doctor import read_doctor_facts
     from zonewise.diagnostics.read.reader import read_cluster

@@ -75,17 +75,17 @@ def dns(**options: Any) -> None:
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    inquiry = _inquiry(options, access.namespace)
+    query = _query(options, access.namespace)
 
-    account = read_cluster(access, lambda reader: explain_name(reader, inquiry))
+    result = read_cluster(access, lambda reader: explain_name(reader, query))
     if options["output"] == "json":
-        printing.echo_data(account, "json")
+        printing.echo_data(result, "json")
     else:
-        click.echo("\n".join(_lines(account)))
-    sys.exit(0 if account.is_answered else 1)
+        click.echo("\n".join(_lines(result)))
+    sys.exit(0 if result.is_answered else 1)
 
 
-def _inquiry(options: dict[str, Any], namespace: str) -> DnsQuery:
+def _query(options: dict[str, Any], namespace: str) -> DnsQuery:
     from zonewise.diagnostics.read.dns import DnsQuery
     from zonewise.dns.app import domain_of
     from zonewise.dns.decide.pod_records import PodNameRecords

@@ -56,12 +56,12 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     key = Key(before or namespace or access.namespace, name)
 
     namespaces = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
-    account = read_cluster(access, lambda reader: explain_eviction(reader, key, namespaces, datetime.now(UTC)))
+    result = read_cluster(access, lambda reader: explain_eviction(reader, key, namespaces, datetime.now(UTC)))
     if output == "json":
-        printing.echo_data(account, output)
+        printing.echo_data(result, output)
     else:
-        click.echo("\n".join(_lines(account)))
-    sys.exit(0 if account.allowed else 1)
+        click.echo("\n".join(_lines(result)))
+    sys.exit(0 if result.allowed else 1)
 
 
 def _lines(report: EvictionReport) -> Iterator[str]:

@@ -63,7 +63,7 @@ def service(**options: Any) -> None:
     For comparison, the output says what a stock kube-proxy does with the same slices. The exit code is 1 if a client
     reaches no endpoint.
     """
-    report = _found(options)
+    report = _report(options)
     if options["output"] in {"json", "yaml"}:
         printing.echo_data(report, options["output"])
     else:
@@ -73,7 +73,7 @@ def service(**options: Any) -> None:
     sys.exit(0 if report.fronts and reached else 1)
 
 
-def _found(options: dict[str, Any]) -> ServiceReport:
+def _report(options: dict[str, Any]) -> ServiceReport:
     from zonewise.diagnostics.read.service import explain_service, explain_service_from_dump
     from zonewise.objects import Pod
     from zonewise.planning.snapshot import PLANNING_KINDS
@@ -81,18 +81,18 @@ def _found(options: dict[str, Any]) -> ServiceReport:
     if options["from_node"] and options["from_pod"]:
         raise UsageError("use only one of --from-node and --from-pod: there is one client")
     if options["file"] is not None:
-        inquiry = _inquiry(options, "default")
-        pods: Views = {"Pod": Pod} if inquiry.pod else {}
+        query = _query(options, "default")
+        pods: Views = {"Pod": Pod} if query.pod else {}
         objects = dumps.read(options["file"], {**PLANNING_KINDS, **pods})
-        return explain_service_from_dump(objects, dumps.source_of(options["file"]), inquiry)
+        return explain_service_from_dump(objects, dumps.source_of(options["file"]), query)
     from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    return read_cluster(access, lambda reader: explain_service(reader, _inquiry(options, access.namespace)))
+    return read_cluster(access, lambda reader: explain_service(reader, _query(options, access.namespace)))
 
 
-def _inquiry(options: dict[str, Any], usual: str) -> ServiceQuery:
+def _query(options: dict[str, Any], usual: str) -> ServiceQuery:
     from zonewise.diagnostics.read.service import ServiceQuery
     from zonewise.objects import Key
     from zonewise.planning.data_plane import Overrides

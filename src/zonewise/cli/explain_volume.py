@@ -62,12 +62,12 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     before, _, name = claim.rpartition("/")
     key = Key(before or namespace or access.namespace, name)
 
-    account = read_cluster(access, lambda reader: explain_claim(reader, key, labels, place))
+    result = read_cluster(access, lambda reader: explain_claim(reader, key, labels, place))
     if output == "json":
-        printing.echo_data(account, output)
+        printing.echo_data(result, output)
     else:
-        click.echo("\n".join(_lines(account)))
-    sys.exit(0 if account.is_reached else 1)
+        click.echo("\n".join(_lines(result)))
+    sys.exit(0 if result.is_reached else 1)
 
 
 def _lines(report: VolumeReport) -> Iterator[str]:

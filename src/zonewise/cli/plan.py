@@ -103,33 +103,33 @@ def plan(**options: Any) -> None:
     from zonewise.routing import HintsForm
 
     chosen = _chosen(options["namespace"], options["selector"])
-    today = _situation(options)
-    found = compare(
+    today = _snapshot(options)
+    result = compare(
         today, _changed(today, options, chosen), chosen, _traffic(options, today), HintsForm(options["hints"])
     )
-    if not found.rows:
+    if not result.rows:
         raise ZonewiseError(f"{_source(options)}: no Service with a selector matches; check -n and -l")
-    shown = [row for row in found.rows if row.differs or not options["changed_only"]]
+    shown = [row for row in result.rows if row.differs or not options["changed_only"]]
     match options["output"]:
         case "json" | "yaml" as form:
-            printing.echo_data(msgspec.structs.replace(found, rows=tuple(shown)), form)
+            printing.echo_data(msgspec.structs.replace(result, rows=tuple(shown)), form)
         case style:
             shown.sort(key=_ORDERS[options["sort"]])
-            click.echo("\n".join(_lines(found, shown, options["limit"] or len(shown), wide=style == "wide")))
+            click.echo("\n".join(_lines(result, shown, options["limit"] or len(shown), wide=style == "wide")))
 
 
-def _situation(options: dict[str, Any]) -> Snapshot:
+def _snapshot(options: dict[str, Any]) -> Snapshot:
     from zonewise.planning.data_plane import Overrides
 
     own = options["mode"] == "own" if options["mode"] else None
-    told = Overrides(options["all_services"], options["zonewise_dns"])
+    overrides = Overrides(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
         from zonewise.diagnostics.read.plan import read_snapshot
         from zonewise.diagnostics.read.reader import read_cluster
         from zonewise.kube.client import kubeconfig
 
         access = kubeconfig.find(options["kubeconfig"], options["context"])
-        return read_cluster(access, lambda reader: read_snapshot(reader, own=own, overrides=told))
+        return read_cluster(access, lambda reader: read_snapshot(reader, own=own, overrides=overrides))
     from zonewise import dump
     from zonewise.objects import Pod
     from zonewise.planning.snapshot import PLANNING_KINDS, build_from_dump, require_kinds
@@ -139,7 +139,7 @@ def _situation(options: dict[str, Any]) -> Snapshot:
     require_kinds(objects, source, "Node", "Service")
     # Pods are most of a dump, and say nothing that slices don't.
     pods = [] if objects["EndpointSlice"] else dump.read(data, source, {"Pod": Pod})["Pod"]
-    return build_from_dump(objects, pods, own=own, overrides=told)
+    return build_from_dump(objects, pods, own=own, overrides=overrides)
 
 
 def _source(options: dict[str, Any]) -> str:
@@ -160,23 +160,23 @@ def _chosen(namespace: str | None, selector: str) -> Callable[[Service], bool]:
     )
 
 
-def _changed(situation: Snapshot, options: dict[str, Any], chosen: Callable[[Service], bool]) -> Snapshot:
+def _changed(snapshot: Snapshot, options: dict[str, Any], chosen: Callable[[Service], bool]) -> Snapshot:
     from zonewise.planning import whatif
 
     for text in options["policies"]:
-        situation = whatif.set_policy(situation, *_pair("--set", text, "POLICY=VALUE"), chosen)
+        snapshot = whatif.set_policy(snapshot, *_pair("--set", text, "POLICY=VALUE"), chosen)
     for zone in options["lost"]:
-        situation = whatif.lose_zone(situation, zone)
+        snapshot = whatif.lose_zone(snapshot, zone)
     for text in options["added"]:
         zone, number = _pair("--add-nodes", text, "ZONE=N")
-        situation = whatif.add_nodes(situation, zone, _whole("--add-nodes", text, number))
+        snapshot = whatif.add_nodes(snapshot, zone, _whole("--add-nodes", text, number))
     for text in options["replicas"]:
         name, number = _pair("--replicas", text, "SERVICE=N")
-        situation = whatif.scale_service(situation, name, _whole("--replicas", text, number))
-    return situation
+        snapshot = whatif.scale_service(snapshot, name, _whole("--replicas", text, number))
+    return snapshot
 
 
-def _traffic(options: dict[str, Any], situation: Snapshot) -> MonthlyTraffic | None:
+def _traffic(options: dict[str, Any], snapshot: Snapshot) -> MonthlyTraffic | None:
     from zonewise.planning.comparison import MonthlyTraffic
     from zonewise.planning.forecast import PRICE_PER_GB
     from zonewise.planning.whatif import find_service
@@ -191,7 +191,7 @@ def _traffic(options: dict[str, Any], situation: Snapshot) -> MonthlyTraffic | N
         if not _NUMBER.fullmatch(number):
             raise UsageError(f"--gb {text}: write a number, or SERVICE=NUMBER")
         if name:
-            by_service[find_service(situation, name, "--gb")] = float(number)
+            by_service[find_service(snapshot, name, "--gb")] = float(number)
         else:
             total = float(number)
     price = PRICE_PER_GB if options["price"] is None else options["price"]

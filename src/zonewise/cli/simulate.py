@@ -173,7 +173,7 @@ def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: 
         try:
             partials = sweep(tasks, run, file, notice)
         except KeyboardInterrupt:
-            click.echo(f"stopped; the same command goes on from here ({file})", err=True)
+            click.echo(f"stopped; run the same command to continue ({file})", err=True)
             sys.exit(130)
         except OSError as error:
             raise UsageError(

@@ -61,9 +61,9 @@ def status(**options: Any) -> None:
     left out, with a note. The exit code is 1 if something needs attention.
     """
     if options["file"] is not None:
-        found = _of_dump(options["file"], options["hints"])
-        _show(found, options["output"], {}, 0.0)
-        sys.exit(1 if found.troubles else 0)
+        report = _of_dump(options["file"], options["hints"])
+        _show(report, options["output"], {}, 0.0)
+        sys.exit(1 if report.troubles else 0)
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
@@ -87,21 +87,21 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
         while True:
             now = asyncio.get_running_loop().time()
             try:
-                seen = await read_cluster_snapshot(ClusterReader(client), traffic=options["traffic"])
+                snapshot = await read_cluster_snapshot(ClusterReader(client), traffic=options["traffic"])
             except ApiError as error:
                 if before is None:
                     raise
                 click.echo(f"{error}; looking again", err=True)  # it was there, and may come back
                 await asyncio.sleep(options["every"])
                 continue
-            found = build_status(seen, datetime.now(UTC), HintsForm(options["hints"]))
-            fresh = seen.traffic.since(before.traffic) if before else {}
+            report = build_status(snapshot, datetime.now(UTC), HintsForm(options["hints"]))
+            fresh = snapshot.traffic.since(before.traffic) if before else {}
             if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:
                 click.clear()
-            _show(found, options["output"], fresh, now - looked_at)
+            _show(report, options["output"], fresh, now - looked_at)
             if not options["watch"]:
-                return 1 if found.troubles else 0
-            before, looked_at = seen, now
+                return 1 if report.troubles else 0
+            before, looked_at = snapshot, now
             await asyncio.sleep(options["every"])
 
 
@@ -110,33 +110,33 @@ def _of_dump(file: str, hints: str) -> ClusterStatus:
     from zonewise.diagnostics.decide.status.assemble import build_status
     from zonewise.routing import HintsForm
 
-    seen = snapshot_from_dump(dumps.read(file, STATUS_KINDS), dumps.source_of(file))
-    return build_status(seen, datetime.now(UTC), HintsForm(hints))
+    snapshot = snapshot_from_dump(dumps.read(file, STATUS_KINDS), dumps.source_of(file))
+    return build_status(snapshot, datetime.now(UTC), HintsForm(hints))
 
 
-def _show(found: ClusterStatus, form: str, fresh: ByteCounters, seconds: float) -> None:
+def _show(report: ClusterStatus, form: str, fresh: ByteCounters, seconds: float) -> None:
     if form in {"json", "yaml"}:
-        printing.echo_data(found, form)
+        printing.echo_data(report, form)
         return
-    click.echo("\n".join(_lines(found, wide=form == "wide", fresh=fresh, seconds=seconds)))
+    click.echo("\n".join(_lines(report, wide=form == "wide", fresh=fresh, seconds=seconds)))
 
 
-def _lines(found: ClusterStatus, *, wide: bool, fresh: ByteCounters, seconds: float) -> Iterator[str]:
-    where = f"{found.server} {found.version}".strip()
+def _lines(report: ClusterStatus, *, wide: bool, fresh: ByteCounters, seconds: float) -> Iterator[str]:
+    where = f"{report.server} {report.version}".strip()
     if where:
-        yield f"{printing.styled(where, 'bold')}{f'  {found.at}' if found.version else ''}"  # a dump is of its own time
-    yield f"{printing.styled(*_tick(not found.troubles))} {found.sentence}"
+        yield f"{printing.styled(where, 'bold')}{f'  {report.at}' if report.version else ''}"  # a dump is of its own time
+    yield f"{printing.styled(*_tick(not report.troubles))} {report.sentence}"
     yield ""
-    yield from _runtime_lines(found)
-    yield from _zone_lines(found)
-    yield from _service_lines(found, wide=wide)
-    yield from _traffic_lines(found, fresh, seconds)
-    yield from _budget_lines(found, wide=wide)
-    yield from _storage_lines(found)
-    yield from (f"{printing.styled('not read', 'dim')}    {line}" for line in found.unread)
-    if found.troubles:
+    yield from _runtime_lines(report)
+    yield from _zone_lines(report)
+    yield from _service_lines(report, wide=wide)
+    yield from _traffic_lines(report, fresh, seconds)
+    yield from _budget_lines(report, wide=wide)
+    yield from _storage_lines(report)
+    yield from (f"{printing.styled('not read', 'dim')}    {line}" for line in report.unread)
+    if report.troubles:
         yield ""
-        for trouble in found.troubles:
+        for trouble in report.troubles:
             first, *rest = printing.wrapped(trouble.sentence, 2)
             yield f"{printing.styled('!', 'yellow')} {first}"
             yield from (f"  {line}" for line in rest)
@@ -200,8 +200,8 @@ def _service_lines(status: ClusterStatus, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"   and {len(problems) - len(shown)} more: -o wide", "dim")
 
 
-def _traffic_lines(found: ClusterStatus, fresh: ByteCounters, seconds: float) -> Iterator[str]:
-    traffic = found.traffic
+def _traffic_lines(report: ClusterStatus, fresh: ByteCounters, seconds: float) -> Iterator[str]:
+    traffic = report.traffic
     if not traffic.proxies:
         why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
         yield from printing.labelled("Traffic", f"not measured{why}")
@@ -215,7 +215,7 @@ def _traffic_lines(found: ClusterStatus, fresh: ByteCounters, seconds: float) ->
     if fresh and seconds:
         from zonewise.diagnostics.decide.status.traffic import InZoneShare, share_by_service
 
-        shared = share_by_service(fresh, (zone.name for zone in found.zones)).values()
+        shared = share_by_service(fresh, (zone.name for zone in report.zones)).values()
         now = InZoneShare(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
         if now.share is not None:
             rate = f"{printing.size(now.cross_zone / seconds)}/s across"

@@ -69,7 +69,7 @@ def test_takeover_and_giveback_edit_the_map(commands: Commands) -> None:
         "clusters": CLUSTERS,
         "topology-takeover": {"zone=zone-a": ["zone-b", "zone-c"]},
     }
-    assert "would say" in commands.run("csi", "takeover", "zone=zone-b", "all", "--dry-run")
+    assert "would have" in commands.run("csi", "takeover", "zone=zone-b", "all", "--dry-run")
     assert "can't take over itself" in commands.run("csi", "takeover", "zone-b", "zone-b", code=2)
     assert "there are: zone=zone-a" in commands.run("csi", "giveback", "zone-x", code=1)
     assert "no takeover" in commands.run("csi", "giveback", "zone-a")

@@ -326,7 +326,7 @@ def charges_in(status: Json) -> tuple[BudgetCharge, ...]:
 
 
 def is_available(pod: Pod) -> bool:
-    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
     return ready and pod.metadata.deletion_timestamp is None
 
 

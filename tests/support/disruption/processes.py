@@ -181,8 +181,8 @@ class LateApi:
     async def _tell_late(
         self, request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]
     ) -> web.StreamResponse:
-        told = web.StreamResponse(status=answer.status, headers=headers)
-        await told.prepare(request)
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        await response.prepare(request)
         chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def receive() -> None:
@@ -198,10 +198,10 @@ class LateApi:
                     await asyncio.sleep(max(0.0, came_at + self.lag_seconds - time.monotonic()))
                     if not chunk:
                         break
-                    await told.write(chunk)
+                    await response.write(chunk)
         finally:
             receiving.cancel()
-        return told
+        return response
 
 
 @dataclass

@@ -201,15 +201,15 @@ def test_no_client_ever_meets_a_leaf_it_does_not_trust(seed: int) -> None:
     chance = random.Random(seed)
     now, authorities = NOW, Authorities()
     replicas = [Replica(), Replica()]
-    told: list[tuple[dt.datetime, bytes]] = []
+    bundles: list[tuple[dt.datetime, bytes]] = []
     while now < NOW + 800 * DAY:
         if authorities.renewal_due(now, LIFETIMES):
             authorities = authorities.renewed(now, LIFETIMES)
-        told.append((now, authorities.bundle_pem))
+        bundles.append((now, authorities.bundle_pem))
         if chance.random() < 0.2:
             replicas[chance.randrange(2)] = Replica()
         learned = now - chance.random() * LIFETIMES.settling
-        known = [bundle for since, bundle in told if since <= learned] or [told[0][1]]
+        known = [bundle for since, bundle in bundles if since <= learned] or [bundles[0][1]]
         for replica in replicas:
             replica.renew(authorities, now)
             assert replica.leaf is not None

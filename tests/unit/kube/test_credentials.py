@@ -106,7 +106,7 @@ class Plugin:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     @property
-    def was_told(self) -> Any:
+    def exec_info(self) -> Any:
         return json.loads((self.folder / "info").read_text())
 
     def exec(self, **options: Any) -> ExecPlugin:
@@ -167,12 +167,12 @@ async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
 async def test_a_plugin_gets_its_exec_info(plugin: Plugin) -> None:
     plugin.gives(token="t")
     await credentials_of(plugin.exec()).current()
-    assert plugin.was_told == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
+    assert plugin.exec_info == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
     await credentials_of(plugin.exec(cluster={"server": "https://api"}, authority=b"pem")).current()
-    told = {"server": "https://api", "certificate-authority-data": "cGVt"}
-    assert plugin.was_told["spec"] == {"interactive": False, "cluster": told}
+    cluster_info = {"server": "https://api", "certificate-authority-data": "cGVt"}
+    assert plugin.exec_info["spec"] == {"interactive": False, "cluster": cluster_info}
     await credentials_of(plugin.exec(cluster={"server": "https://api"})).current()
-    assert plugin.was_told["spec"]["cluster"] == {"server": "https://api"}
+    assert plugin.exec_info["spec"]["cluster"] == {"server": "https://api"}
 
 
 async def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_a_plugin_that_must_ask_needs_a_terminal(plugin: Plugin, monkeypat
             await credentials_of(plugin.exec(interaction=Interaction.ALWAYS)).current()
         plugin.gives(token="t")
         assert await authorization(credentials_of(plugin.exec(interaction=Interaction.IF_AVAILABLE))) == "Bearer t"
-    assert plugin.was_told["spec"] == {"interactive": False}
+    assert plugin.exec_info["spec"] == {"interactive": False}
 
 
 async def test_a_plugin_may_ask_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,4 +269,4 @@ async def test_a_plugin_may_ask_at_a_terminal(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(sys, "stdin", terminal)
         await credentials_of(plugin.exec(interaction=Interaction.ALWAYS)).current()
     os.close(leader)
-    assert plugin.was_told["spec"] == {"interactive": True}
+    assert plugin.exec_info["spec"] == {"interactive": True}

@@ -44,7 +44,7 @@ def ended(code: int, *, at: float = NOW - 1, crashes: int = 1, **more: Any) -> C
     return ContainerState(ended=ContainerExit(code, at - 10, at), crashes=crashes, **more)
 
 
-def told(made: RunPod, states: dict[str, ContainerState], **more: Any) -> list[str]:
+def actions(made: RunPod, states: dict[str, ContainerState], **more: Any) -> list[str]:
     """The actions as words: "start c", "liveness c"."""
     decision = decide(made, states, NOW, **more)
     return [f"{action.kind} {action.container.name}" for action in decision.actions]
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[RunPod, dict[str, ContainerState], list[str]]] = {
         {"c": running(tallies=BAD)},
         ["terminate c"],
     ),
-    "a terminating pod is told": (pod(deletion=30), {"c": running()}, ["terminate c"]),
+    "a terminating pod gets SIGTERM": (pod(deletion=30), {"c": running()}, ["terminate c"]),
     "once": (pod(deletion=30), {"c": running(stop_asked_at=NOW - 1, terminated=True)}, []),
     "and killed when its grace is over": (
         pod(deletion=30),
@@ -125,11 +125,11 @@ CASES: dict[str, tuple[RunPod, dict[str, ContainerState], list[str]]] = {
 
 @pytest.mark.parametrize(("made", "states", "expected"), CASES.values(), ids=CASES)
 def test_actions(made: RunPod, states: dict[str, ContainerState], expected: list[str]) -> None:
-    assert told(made, states) == expected
+    assert actions(made, states) == expected
 
 
 def test_a_pod_whose_object_is_gone_is_killed() -> None:
-    assert told(pod(), {"c": running()}, gone=True) == ["kill c"]
+    assert actions(pod(), {"c": running()}, gone=True) == ["kill c"]
 
 
 OVER = {
@@ -196,12 +196,12 @@ def test_a_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
         now += 1000
     state = state if state.running else state.started(now)
     dying = pod(restartPolicy=policy, deletion=deletion or 0)
-    told_at, killed_at = [], []
+    terminated_at, killed_at = [], []
     for moment in (now + second for second in range(62)):
         for action in decide(dying, {"c": state}, moment).actions:
             assert isinstance(action, LifecycleAction)
             if action.kind is LifecycleStep.TERMINATE:
-                told_at.append(moment)
+                terminated_at.append(moment)
                 state = msgspec.structs.replace(state, stop_asked_at=moment, terminated=True)
                 state = state.exited(0, moment) if stops_on_request else state
             else:
@@ -210,7 +210,7 @@ def test_a_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
         if not state.running:
             break
     assert not state.running
-    assert len(told_at) <= 1
+    assert len(terminated_at) <= 1
     assert killed_at in ([], [now + (deletion or 0)])
     assert decide(dying, {"c": state}, now + 100).over
 

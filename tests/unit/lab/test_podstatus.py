@@ -145,10 +145,10 @@ def test_addresses_are_reported_in_both_families() -> None:
 
 def test_only_news_is_sent() -> None:
     status = report(pod(), c=RUNNING)
-    told = pod(conditions=tuple({"type": c["type"], "status": c["status"]} for c in status["conditions"]))
-    later = podstatus.report(told, {"c": RUNNING}, host=NODE.address, addresses=POD, since=NOW - 90, now=NOW + 9)
-    assert podstatus.tells_news(told, None, status)
-    assert not podstatus.tells_news(told, status, later)
-    assert podstatus.tells_news(told, status, report(told, c=BROKEN))
+    reported = pod(conditions=tuple({"type": c["type"], "status": c["status"]} for c in status["conditions"]))
+    later = podstatus.report(reported, {"c": RUNNING}, host=NODE.address, addresses=POD, since=NOW - 90, now=NOW + 9)
+    assert podstatus.tells_news(reported, None, status)
+    assert not podstatus.tells_news(reported, status, later)
+    assert podstatus.tells_news(reported, status, report(reported, c=BROKEN))
     doubted = pod(conditions=({"type": "Ready", "status": "False"},))
     assert podstatus.tells_news(doubted, status, status), "the controller manager has declared the pod unready"

@@ -203,7 +203,7 @@ def test_interrupted_command_resumes_to_the_same_table(
         start, lambda _: checkpointed(checkpoint) > 0, sent, lambda: checkpointed(checkpoint) < TASKS
     )
     (file,) = checkpoint.glob("*.jsonl")
-    message = "" if sent is signal.SIGKILL else f"stopped; the same command goes on from here ({file})\n"
+    message = "" if sent is signal.SIGKILL else f"stopped; run the same command to continue ({file})\n"
     assert stopped == Stopped(code, "", message)
     assert finished(simulate(many_rows, checkpoint, jobs)) == complete
 
@@ -212,4 +212,4 @@ def test_interrupted_command_resumes_to_the_same_table(
 def test_starting_workers_print_nothing_on_interrupt(many_rows: Path, tmp_path: Path) -> None:
     stopped = interrupted_run(lambda: simulate(many_rows, tmp_path, 2), has_workers, signal.SIGINT)
     (file,) = tmp_path.glob("*.jsonl")
-    assert stopped == Stopped(130, "", f"stopped; the same command goes on from here ({file})\n")
+    assert stopped == Stopped(130, "", f"stopped; run the same command to continue ({file})\n")

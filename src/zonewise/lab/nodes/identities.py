@@ -1,7 +1,7 @@
 """Service account tokens of pods: bound to the pod, in a kubeconfig of its own.
 
 On a machine the kubelet mounts a token where in-cluster clients look; a lab's pods share this machine's files, so they are
-told by $KUBECONFIG instead. Only pods that name an account have a need for it.
+through $KUBECONFIG instead. Only pods that name a service account need one.
 """
 
 from __future__ import annotations
