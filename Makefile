@@ -1,4 +1,4 @@
-# Two commands are enough: `make up` for a cluster to look at, `make test` for every test. Both set up what they need.
+# `make up` starts a cluster with Zonewise, `make test` runs every test. Both install what they need.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -7,13 +7,13 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-# A worker that hangs in C hears no alarm of pytest-timeout: it says where it is and ends, and another does its test again.
-UNHUNG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+# pytest-timeout can't interrupt a worker that hangs in C. This prints the worker's stacks and ends it; its test runs again at the end.
+FAULTHANDLER := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 WORKERS ?= 3
 BENCHES := $(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py))
 
 .PHONY: help
-help: ## show this list
+help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.synced: requirements.lock pyproject.toml hatch_build.py src/zonewise/ceph/spec/csi.proto
@@ -28,87 +28,87 @@ help: ## show this list
 setup-lab: .venv/.synced
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.build.setup
-setup: setup-lab ## install what everything needs: packages, the lab's control plane, CoreDNS and csi-sanity (built once, cached)
+setup: setup-lab ## Install all dependencies: packages, the lab's control plane, CoreDNS, csi-sanity (built once, cached).
 	@$(BIN)/python -m bench.dns.coredns
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 
 .PHONY: test
-test: setup lint ## every check and every test, with coverage of the ground
+test: setup lint ## Run every check and test; coverage of kube, topology and objects must reach 90 %.
 	@rm -rf .coverage* .pytest_cache
-	@if $(PYTEST) $(UNHUNG) -n $(WORKERS) --dist loadgroup --cov --cov-report= --durations=25 --durations-min=5 tests; then \
+	@if $(PYTEST) $(FAULTHANDLER) -n $(WORKERS) --dist loadgroup --cov --cov-report= --durations=25 --durations-min=5 tests; then \
 		$(BIN)/coverage report --include='src/zonewise/kube/*,src/zonewise/topology/*,src/zonewise/objects/*' --fail-under=90; \
 	else \
 		echo "failed tests run once more, alone; a test that passes then is flaky and goes to tests/flaky.txt"; \
 		test -s .pytest_cache/again; cp .pytest_cache/again .pytest_cache/flaky; \
-		$(PYTEST) $(UNHUNG) -n 1 --dist loadgroup @.pytest_cache/flaky; \
+		$(PYTEST) $(FAULTHANDLER) -n 1 --dist loadgroup @.pytest_cache/flaky; \
 		sort -u -o tests/flaky.txt tests/flaky.txt .pytest_cache/flaky; cat tests/flaky.txt; \
 	fi
 
 .PHONY: test-unit
-test-unit: .venv/.synced ## only what decides: pure and fast
+test-unit: .venv/.synced ## Run the unit tests: no cluster, no root, about a minute.
 	@$(PYTEST) -q -n $(WORKERS) tests/unit
 
 .PHONY: test-cluster
-test-cluster: setup ## only what talks to an API server: against a real one
+test-cluster: setup ## Run the tests against a real API server.
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests/cluster
 
 .PHONY: test-network
-test-network: setup ## only what moves packets: real namespaces and a real kernel (root)
+test-network: setup ## Run the tests of packets, in network namespaces of the kernel (root).
 	@$(PYTEST) tests/network
 
 .PHONY: test-storage
-test-storage: setup-lab ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
+test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity for RBD and CephFS (root).
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 	@ZONEWISE_FAULTS=long $(PYTEST) -n $(WORKERS) --dist loadgroup tests/storage
 
 .PHONY: test-faults
-test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe
+test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form.
 	@ZONEWISE_FAULTS=long $(PYTEST) tests/faults
 
 .PHONY: fuzz-dns
-fuzz-dns: .venv/.synced ## packets that nobody would send, 10 million unless RUNS says otherwise, for the DNS server
+fuzz-dns: .venv/.synced ## Fuzz the DNS server with malformed packets (RUNS=10000000).
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz
 	@$(BIN)/python tests/support/dns/fuzz.py
 
 .PHONY: lint
-lint: .venv/.synced ## format, style, types, and which room may import which
+lint: .venv/.synced ## Check format, style, types and imports between packages.
 	@$(BIN)/ruff format --check --quiet src tests bench
 	@$(BIN)/ruff check --quiet src tests bench
 	@$(BIN)/mypy
-	@said=$$(PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
+	@output=$$(PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --no-logo 2>&1) || { echo "$$output"; exit 1; }
 
 .PHONY: lock
-lock: .venv/.synced ## write requirements.lock anew from pyproject.toml
+lock: .venv/.synced ## Update requirements.lock from pyproject.toml, to the newest versions.
 	@$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --group dev --group bench --generate-hashes \
 		--no-header --no-annotate --python-version 3.11 --upgrade --output-file requirements.lock
 
 .PHONY: bench
-bench: $(BENCHES:%=bench-%) ## every comparison with our peers, one after the other
+bench: $(BENCHES:%=bench-%) ## Run every benchmark, one after the other; `make bench-NAME` runs one.
 bench-%: setup
 	@$(BIN)/python -m bench.$*
 
 .PHONY: pictures
-pictures: .venv/.synced ## draw the plots of docs/simulator.md again, from the large set
+pictures: .venv/.synced ## Redraw the plots of docs/simulator.md, from the data set `large`.
 	@$(BIN)/zonewise simulate --reproduce large --jobs 2 --pictures docs/pictures
 
 .PHONY: reference
-reference: .venv/.synced ## write docs/reference.md anew from the code
+reference: .venv/.synced ## Regenerate docs/reference.md from the code.
 	@$(BIN)/python -m zonewise.cli.reference > docs/reference.md.new && mv docs/reference.md.new docs/reference.md
 
 .PHONY: test-chart
-test-chart: .venv/.synced ## the Helm chart, rendered by Helm itself (built once, some minutes)
+test-chart: .venv/.synced ## Render the Helm chart with Helm and compare it with `zonewise install` (Helm is built once, some minutes).
 	@test -x build/helm/helm || GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.19.0
 	@$(BIN)/python tests/support/install/helm_chart.py build/helm/helm
 
 .PHONY: up
-up: setup ## a three-zone cluster on this machine, with an application, Zonewise and its dashboard in it
+up: setup ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
 	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
 
 .PHONY: down
-down: ## end that cluster and leave nothing behind
+down: ## Stop that cluster and remove everything it created.
 	@test ! -x $(BIN)/zonewise || $(BIN)/zonewise lab down
 
 .PHONY: clean
-clean: down ## also remove the virtual environment and build products; the lab's cache stays
+clean: down ## Stop the cluster; remove the virtual environment and build products, not the lab's cache.
 	@rm -rf .venv build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find src tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What the build adds to the sources: the messages of the Container Storage Interface, generated from csi.proto."""
+"""Build hook: generates the protobuf messages of the Container Storage Interface from csi.proto."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ class Messages(BuildHookInterface[Any]):
 
 
 def generate(source: Path) -> None:
-    import grpc_tools  # noqa: PLC0415 - only a build needs them
+    import grpc_tools  # noqa: PLC0415 - needed by builds only
     from grpc_tools import protoc  # noqa: PLC0415
 
     known = Path(grpc_tools.__file__).parent / "_proto"
