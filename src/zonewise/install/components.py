@@ -48,7 +48,7 @@ SUMMARY: Final = {
     InstallComponent.SLICES: "hints on EndpointSlices (mode overlay), or all EndpointSlices (mode own)",
     InstallComponent.DISRUPTION: "budgets per domain: the kind, their controller, the guard of evictions and deletes",
     InstallComponent.PROXY: "the node proxy, for Services that are labelled for it",
-    InstallComponent.PROXY_ALL: "the node proxy in the place of kube-proxy",
+    InstallComponent.PROXY_ALL: "the node proxy instead of kube-proxy",
     InstallComponent.DNS: "the DNS server, behind the Service kube-dns",
     InstallComponent.DNS_BEHIND: "the DNS server behind CoreDNS",
     InstallComponent.DNS_NODE: "the DNS server on every node",
