@@ -137,5 +137,13 @@ class _Forwarder(logging.Handler):
     """Forwards records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if _is_write_after_close(record):
+            return
         log = get_logger(record.name)
         log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+
+
+def _is_write_after_close(record: logging.LogRecord) -> bool:
+    """uvloop logs an error when it closes a TLS connection while data arrives. A cancelled request does that; no harm."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.name == "asyncio" and isinstance(error, RuntimeError) and "the handler is closed" in str(error)

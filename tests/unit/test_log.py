@@ -156,3 +156,12 @@ def test_without_configure_warnings_go_to_stderr() -> None:
     assert "loud" in done.stderr
     assert "quiet" not in done.stderr
     assert "abc" not in done.stderr
+
+
+def test_uvloop_write_after_close_is_not_logged() -> None:
+    stream = io.StringIO()
+    log.configure("json", "debug", stream)
+    for text in ("unable to perform operation on <TCPTransport closed=True>; the handler is closed", "another error"):
+        logging.getLogger("asyncio").error("Fatal error on SSL protocol", exc_info=RuntimeError(text))
+    (line,) = stream.getvalue().splitlines()
+    assert "another error" in line

@@ -84,7 +84,9 @@ def test_trouble_that_passes_keeps_our_place_and_any_other_answer_loses_it(error
     [(False, BOOKMARKS_DUE_SECONDS, False), (False, BOOKMARKS_DUE_SECONDS - 1, True), (True, 90.0, True)],
     ids=["no bookmark when due", "not due yet", "silent later"],
 )
-def test_a_watch_without_even_a_bookmark_loses_our_place(bookmarked: bool, silent_seconds: float, keeps_place: bool) -> None:
+def test_a_watch_without_even_a_bookmark_loses_our_place(
+    bookmarked: bool, silent_seconds: float, keeps_place: bool
+) -> None:
     """A server whose history ends before our version, as after a restored backup, accepts the watch and tells nothing."""
     play = Play().synced_by_stream("a")
     play.closed()

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Self
@@ -31,6 +32,7 @@ _log = get_logger(__name__)
 CONNECT_SECONDS = 10.0
 READ_BUFFER_BYTES = 2**18
 _MOST_WARNINGS_REMEMBERED = 100
+_MOST_CLOSING = 64
 
 Check = Callable[[], object]
 """Raises when nothing may be sent any more."""
@@ -59,12 +61,15 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         if self._session is None:
-            self._session = _session()
+            self._connector = _Connector(limit=0, socket_factory=_keepalive_socket)
+            self._session = _session(self._connector)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+            self._connector.abort_closing()
+            await asyncio.sleep(0)  # transports close in the next iteration of the event loop
             self._session = None
 
     async def send(self, call: ApiRequest, check: Check | None = None) -> aiohttp.ClientResponse:
@@ -162,9 +167,9 @@ async def _received(reading: Awaitable[bytes], call: ApiRequest) -> bytes:
         raise _unreachable(error, call.action) from error
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(connector: _Connector) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=_Connector(limit=0, socket_factory=_keepalive_socket),
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         middlewares=(_send_once,),
@@ -173,6 +178,10 @@ def _session() -> aiohttp.ClientSession:
 
 class _Connector(aiohttp.TCPConnector):
     """Making a connection can take long enough for a lease to end: the last check comes after it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._closing: deque[asyncio.Transport] = deque(maxlen=_MOST_CLOSING)
 
     async def connect(self, *arguments: Any, **options: Any) -> Any:
         connection = await super().connect(*arguments, **options)
@@ -186,12 +195,16 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
     def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
-        """Abort a connection that is not reused. aiohttp closes it, stops tracking it, and the TLS close then waits for
-        the peer: a cancelled request to a silent server would leave its socket open when the event loop ends.
-        """
         if (should_close or protocol.should_close) and protocol.transport is not None:
-            protocol.transport.abort()
+            self._closing.append(protocol.transport)
         super()._release(key, protocol, should_close=should_close)
+
+    def abort_closing(self) -> None:
+        """Abort connections that were closed before: aiohttp does not track them, and a TLS close waits for the peer. A
+        cancelled request to a silent server would leave its socket open when the event loop ends.
+        """
+        for transport in self._closing:
+            transport.abort()
 
 
 class _Cut(aiohttp.ClientError):
