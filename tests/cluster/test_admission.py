@@ -1,4 +1,4 @@
-"""Admission on a real API server: it trusts us, verdicts reach its clients, and deadlines are ours."""
+"""Admission webhooks on a real API server: trust, verdicts as clients see them, and deadlines."""
 
 import asyncio
 import base64
@@ -57,7 +57,9 @@ async def validating(client: Client, namespace: str, running: Site) -> AsyncIter
 
 
 @pytest.mark.usefixtures("validating")
-async def test_a_denied_eviction_reaches_the_client_whole(client: Client, namespace: str, running: Site) -> None:
+async def test_denied_eviction_reaches_the_client_with_all_details(
+    client: Client, namespace: str, running: Site
+) -> None:
     await client.create(PODS, POD, namespace)
     cause = ErrorCause(reason="ZoneBudget", message="zone a would lose its last pod", field="zone")
     running.judge.verdict = AdmissionVerdict.deny("not now", code=429, causes=[cause], retry_after_seconds=7)
@@ -66,20 +68,24 @@ async def test_a_denied_eviction_reaches_the_client_whole(client: Client, namesp
     assert caught.value.reason == "TooManyRequests"
     assert caught.value.causes == (cause,)
     assert caught.value.retry_after_seconds == 7
-    asked = running.judge.asked[-1]
-    assert (asked.operation, asked.resource.resource, asked.sub_resource) == (Operation.CREATE, "pods", "eviction")
-    assert (asked.name, asked.namespace, asked.user_info.username) == ("web-0", namespace, "admin")
-    assert asked.object is not None
-    assert asked.object["kind"] == "Eviction"
+    request = running.judge.requests[-1]
+    assert (request.operation, request.resource.resource, request.sub_resource) == (
+        Operation.CREATE,
+        "pods",
+        "eviction",
+    )
+    assert (request.name, request.namespace, request.user_info.username) == ("web-0", namespace, "admin")
+    assert request.object is not None
+    assert request.object["kind"] == "Eviction"
 
 
 @pytest.mark.usefixtures("validating")
-async def test_dry_runs_are_flagged(client: Client, namespace: str, running: Site) -> None:
+async def test_dry_run_requests_are_flagged(client: Client, namespace: str, running: Site) -> None:
     await client.create(PODS, POD, namespace)
     await client.evict("web-0", namespace, dry_run=True)
-    assert running.judge.asked[-1].dry_run
+    assert running.judge.requests[-1].dry_run
     await client.evict("web-0", namespace)
-    assert not running.judge.asked[-1].dry_run
+    assert not running.judge.requests[-1].dry_run
 
 
 @pytest.mark.usefixtures("validating")
@@ -87,7 +93,7 @@ async def test_updates_and_deletes_carry_both_objects(client: Client, namespace:
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
     await client.patch(CONFIG_MAPS, "x", MergePatch({"data": {"a": "2"}}), namespace)
     await client.delete(CONFIG_MAPS, "x", namespace, grace_seconds=3)
-    created, updated, deleted = running.judge.asked[-3:]
+    created, updated, deleted = running.judge.requests[-3:]
     assert created.old_object is None
     assert created.object is not None
     assert updated.old_object is not None
@@ -104,7 +110,7 @@ CODES = {403: Forbidden, 503: Unavailable, 500: ServerError}
 
 @pytest.mark.usefixtures("validating")
 @pytest.mark.parametrize(("code", "kind"), CODES.items(), ids=map(str, CODES))
-async def test_codes_become_the_clients_errors(
+async def test_denial_codes_raise_matching_client_errors(
     client: Client, namespace: str, running: Site, code: int, kind: type[ApiError]
 ) -> None:
     running.judge.verdict = AdmissionVerdict.deny("because", code=code)
@@ -120,16 +126,16 @@ async def kubectl(cluster: ControlPlane, *arguments: str) -> subprocess.Complete
 @pytest.mark.usefixtures("validating")
 async def test_kubectl_shows_warnings_and_denials(cluster: ControlPlane, namespace: str, running: Site) -> None:
     running.judge.verdict = AdmissionVerdict.allow(warnings=["rack label is missing"])
-    done = await kubectl(cluster, "-n", namespace, "create", "configmap", "x")
-    assert done.returncode == 0
-    assert "Warning: rack label is missing" in done.stderr
+    result = await kubectl(cluster, "-n", namespace, "create", "configmap", "x")
+    assert result.returncode == 0
+    assert "Warning: rack label is missing" in result.stderr
     running.judge.verdict = AdmissionVerdict.deny("zone a is frozen")
-    done = await kubectl(cluster, "-n", namespace, "create", "configmap", "y")
-    assert done.returncode == 1
-    assert "denied the request: zone a is frozen" in done.stderr
+    result = await kubectl(cluster, "-n", namespace, "create", "configmap", "y")
+    assert result.returncode == 1
+    assert "denied the request: zone a is frozen" in result.stderr
 
 
-async def test_a_patch_is_applied(client: Client, namespace: str, running: Site) -> None:
+async def test_mutating_patch_is_applied(client: Client, namespace: str, running: Site) -> None:
     body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
     async with registered(client, body, mutating=True):
         await trusted(client, namespace, running)
@@ -139,11 +145,11 @@ async def test_a_patch_is_applied(client: Client, namespace: str, running: Site)
     assert created.data == {"a": "1", "b": "from the webhook"}
 
 
-DEADLINES = {"our deadline": (1.0, 30), "the API server's patience": (60.0, 2)}
+DEADLINES = {"our deadline": (1.0, 30), "the API server's timeout": (60.0, 2)}
 
 
 @pytest.mark.parametrize(("deadline_seconds", "timeout_seconds"), DEADLINES.values(), ids=DEADLINES)
-async def test_a_stuck_webhook_answers_what_it_declared(
+async def test_stuck_webhook_returns_its_declared_verdict(
     client: Client, namespace: str, deadline_seconds: float, timeout_seconds: int
 ) -> None:
     async with site(client, namespace, deadline_seconds=deadline_seconds) as running:
@@ -155,7 +161,7 @@ async def test_a_stuck_webhook_answers_what_it_declared(
                 await client.create(CONFIG_MAPS, config_map("x"), namespace, deadline_seconds=25)
 
 
-async def test_connections_are_reused(client: Client, namespace: str, running: Site) -> None:
+async def test_api_server_reuses_connections(client: Client, namespace: str, running: Site) -> None:
     async with FaultProxy(running.url("")) as proxy:
         url = running.url("judge", proxy.port)
         async with registered(client, configuration(namespace, url, [CONFIG_MAP_RULE])):
@@ -163,28 +169,28 @@ async def test_connections_are_reused(client: Client, namespace: str, running: S
             before = proxy.accepted
             for index in range(20):
                 await client.create(CONFIG_MAPS, config_map(f"x{index}"), namespace)
-            assert len(running.judge.asked) == 20
+            assert len(running.judge.requests) == 20
             assert proxy.accepted <= before + 2
 
 
-def without_trust(whole: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a configuration that are not ours."""
+def without_trust(document: dict[str, Any]) -> dict[str, Any]:
+    """Webhook configuration without caBundle and server-managed metadata."""
     metadata = {
         name: value
-        for name, value in whole["metadata"].items()
+        for name, value in document["metadata"].items()
         if name not in {"managedFields", "generation", "resourceVersion"}
     }
     webhooks = [
-        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": None}} for webhook in whole["webhooks"]
+        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": None}} for webhook in document["webhooks"]
     ]
-    return {**whole, "metadata": metadata, "webhooks": webhooks}
+    return {**document, "metadata": metadata, "webhooks": webhooks}
 
 
-def bundles(whole: dict[str, Any]) -> set[str]:
-    return {webhook["clientConfig"].get("caBundle", "") for webhook in whole["webhooks"]}
+def bundles(document: dict[str, Any]) -> set[str]:
+    return {webhook["clientConfig"].get("caBundle", "") for webhook in document["webhooks"]}
 
 
-async def test_a_removed_bundle_comes_back_and_nothing_else_changes(
+async def test_removed_ca_bundle_is_restored_and_nothing_else_changes(
     client: Client, namespace: str, running: Site
 ) -> None:
     body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
@@ -192,15 +198,15 @@ async def test_a_removed_bundle_comes_back_and_nothing_else_changes(
     body["webhooks"].append(second)
     name = body["metadata"]["name"]
     async with registered(client, body) as resource:
-        written = await client.get(resource, name)
+        created = await client.get(resource, name)
 
         async def injected() -> bool:
-            found = bundles(await client.get(resource, name))
-            return len(found) == 1 and "" not in found
+            injected_bundles = bundles(await client.get(resource, name))
+            return len(injected_bundles) == 1 and "" not in injected_bundles
 
         await eventually(injected)
         first = await client.get(resource, name)
-        assert without_trust(first) == without_trust(written)
+        assert without_trust(first) == without_trust(created)
         assert b"BEGIN CERTIFICATE" in base64.b64decode(bundles(first).pop())
         await client.patch(
             resource,
@@ -220,17 +226,17 @@ async def test_a_removed_bundle_comes_back_and_nothing_else_changes(
         assert again["metadata"]["annotations"] == {"theirs": "kept"}
 
 
-async def test_configurations_of_others_are_left_alone(client: Client, namespace: str, running: Site) -> None:
-    ours = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
-    theirs = configuration(namespace, running.url("judge"), [rule("secrets", "CREATE")])
-    theirs["metadata"] = {"name": f"theirs-{namespace}", "labels": {LABEL: "somebody-else"}}
-    theirs["webhooks"][0]["failurePolicy"] = "Ignore"
-    async with registered(client, theirs) as resource, registered(client, ours):
+async def test_foreign_configurations_are_not_changed(client: Client, namespace: str, running: Site) -> None:
+    own = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
+    foreign = configuration(namespace, running.url("judge"), [rule("secrets", "CREATE")])
+    foreign["metadata"] = {"name": f"theirs-{namespace}", "labels": {LABEL: "somebody-else"}}
+    foreign["webhooks"][0]["failurePolicy"] = "Ignore"
+    async with registered(client, foreign) as resource, registered(client, own):
         await trusted(client, namespace, running)
-        assert bundles(await client.get(resource, theirs["metadata"]["name"])) == {""}
+        assert bundles(await client.get(resource, foreign["metadata"]["name"])) == {""}
 
 
-async def test_a_configuration_deleted_meanwhile_is_no_error(client: Client, namespace: str) -> None:
+async def test_inject_ignores_a_deleted_configuration(client: Client, namespace: str) -> None:
     body = configuration(namespace, "https://127.0.0.1:1/judge", [CONFIG_MAP_RULE])
     async with registered(client, body), Caches(client) as caches:
         injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
@@ -238,7 +244,7 @@ async def test_a_configuration_deleted_meanwhile_is_no_error(client: Client, nam
     await injector.inject(b"bundle")
 
 
-async def test_trust_is_not_claimed_before_the_configurations_were_read(
+async def test_inject_fails_before_the_configurations_are_synced(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "SYNC_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""Watch caches on a real API server, through a proxy that breaks the connection where the test says so."""
+"""Watch caches on a real API server, through a fault-injecting proxy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from support.kube.cache_state import become_equal, contents, sample
+from support.kube.cache_state import contents, sample, until_equal
 from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
@@ -25,8 +25,8 @@ from zonewise.objects import CONFIG_MAPS, NAMESPACES, SECRETS, SERVICES, ConfigM
 from zonewise.objects.change import Change
 
 LARGE = "x" * 200_000
-OURS = "metadata.name!=kube-root-ca.crt"
-"""Not what a controller writes into every new namespace, some time."""
+TEST_OBJECTS = "metadata.name!=kube-root-ca.crt"
+"""Excludes the ConfigMap that a controller writes into every new namespace."""
 
 
 @pytest.fixture
@@ -54,15 +54,15 @@ async def change(client: Client, namespace: str, name: str, **data: str) -> None
     await client.patch(CONFIG_MAPS, name, MergePatch({"data": data}), namespace)
 
 
-def by_first_letter(viewed: ConfigMap) -> list[str]:
-    return [viewed.metadata.name[0]]
+def by_first_letter(config_map: ConfigMap) -> list[str]:
+    return [config_map.metadata.name[0]]
 
 
-async def test_a_cache_fills_by_a_streaming_list_and_follows_every_change(client: Client, namespace: str) -> None:
+async def test_cache_fills_by_streaming_list_and_follows_changes(client: Client, namespace: str) -> None:
     await put(client, namespace, "before", a="1")
     changes: list[Change[ConfigMap]] = []
     async with Caches(client) as caches:
-        cache = caches.of(CONFIG_MAPS, namespace, fields=OURS)
+        cache = caches.of(CONFIG_MAPS, namespace, fields=TEST_OBJECTS)
         cache.add_index("letter", by_first_letter)
         cache.on_change(changes.append)
         await cache.wait_synced()
@@ -73,11 +73,11 @@ async def test_a_cache_fills_by_a_streaming_list_and_follows_every_change(client
         await change(client, namespace, "after", a="2")
         await client.delete(CONFIG_MAPS, "before", namespace)
         await eventually(lambda: len(changes) == 3)
-        await become_equal(cache, client, CONFIG_MAPS, namespace, fields=OURS)
+        await until_equal(cache, client, CONFIG_MAPS, namespace, fields=TEST_OBJECTS)
         assert cache.by_index("letter", "b") == []
-        assert [found.data for found in cache.by_index("letter", "a")] == [{"a": "2"}]
-    told = [(change.key.name, change.old and change.old.data, change.new and change.new.data) for change in changes]
-    assert told == [("after", None, {"a": "1"}), ("after", {"a": "1"}, {"a": "2"}), ("before", {"a": "1"}, None)]
+        assert [config_map.data for config_map in cache.by_index("letter", "a")] == [{"a": "2"}]
+    received = [(change.key.name, change.old and change.old.data, change.new and change.new.data) for change in changes]
+    assert received == [("after", None, {"a": "1"}), ("after", {"a": "1"}, {"a": "2"}), ("before", {"a": "1"}, None)]
     assert sample("zonewise_watch_events_total", cache, type="MODIFIED") == 1
 
 
@@ -90,7 +90,7 @@ async def test_cluster_scoped_kinds_and_empty_selections_sync(client: Client, na
         assert len(nothing) == 0
 
 
-async def test_selectors_and_fields_narrow_what_is_watched(client: Client, namespace: str) -> None:
+async def test_label_and_field_selectors_limit_the_cache(client: Client, namespace: str) -> None:
     for name in ("a-1", "a-2", "b-1"):
         await put(client, namespace, name)
     async with Caches(client) as caches:
@@ -101,26 +101,24 @@ async def test_selectors_and_fields_narrow_what_is_watched(client: Client, names
         assert {key.name for key in named.keys()} == {"b-1"}  # noqa: SIM118
         moved = MergePatch({"metadata": {"labels": {"app": "b"}}})
         await client.patch(CONFIG_MAPS, "a-2", moved, namespace)
-        await become_equal(labelled, client, CONFIG_MAPS, namespace, selector="app=a")
+        await until_equal(labelled, client, CONFIG_MAPS, namespace, selector="app=a")
         assert Key(namespace, "a-2") not in labelled
 
 
-async def test_a_selection_is_watched_once_however_often_it_is_asked_for(
-    proxied: Client, proxy: FaultProxy, namespace: str
-) -> None:
+async def test_same_selection_shares_one_watch(proxied: Client, proxy: FaultProxy, namespace: str) -> None:
     caches = Caches(proxied)
-    early = caches.of(CONFIG_MAPS, namespace)
+    cache = caches.of(CONFIG_MAPS, namespace)
     async with caches:
-        await early.wait_synced()
-        assert caches.of(CONFIG_MAPS, namespace) is early
+        await cache.wait_synced()
+        assert caches.of(CONFIG_MAPS, namespace) is cache
         assert proxy.accepted == 1
-        other = caches.of(CONFIG_MAPS, namespace, selector="app=a")
-        assert other is not early
-        await other.wait_synced()
+        selected = caches.of(CONFIG_MAPS, namespace, selector="app=a")
+        assert selected is not cache
+        await selected.wait_synced()
         assert proxy.accepted == 2
 
 
-async def test_a_stopped_cache_can_run_again(client: Client, namespace: str) -> None:
+async def test_stopped_cache_can_run_again(client: Client, namespace: str) -> None:
     await put(client, namespace, "one")
     tasks_before = asyncio.all_tasks()
     caches = Caches(client)
@@ -136,11 +134,11 @@ async def test_a_stopped_cache_can_run_again(client: Client, namespace: str) -> 
     assert sample("zonewise_watch_objects", cache) == 0
     await put(client, namespace, "while-stopped")
     async with caches:
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
     assert sample("zonewise_watch_relists_total", cache) == 0
 
 
-async def test_an_error_of_the_body_passes_as_it_is(client: Client, namespace: str) -> None:
+async def test_error_in_the_with_block_is_raised_unchanged(client: Client, namespace: str) -> None:
     async def fails() -> None:
         async with Caches(client) as caches:
             caches.of(CONFIG_MAPS, namespace)
@@ -150,8 +148,8 @@ async def test_an_error_of_the_body_passes_as_it_is(client: Client, namespace: s
         await fails()
 
 
-async def test_an_exception_in_a_watch_reaches_the_caller(client: Client) -> None:
-    """Not an API error: nothing that trying again would cure."""
+async def test_unexpected_watch_exception_reaches_the_caller(client: Client) -> None:
+    """Not an API error, so not retried."""
     caches = Caches(client)
     caches.of(None)  # type: ignore[arg-type]
     with pytest.raises(BaseExceptionGroup) as caught:
@@ -159,7 +157,7 @@ async def test_an_exception_in_a_watch_reaches_the_caller(client: Client) -> Non
     assert caught.group_contains(AttributeError)
 
 
-async def test_a_reset_connection_is_resumed_without_a_relist(
+async def test_reset_connection_resumes_without_relist(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     async with Caches(proxied) as caches:
@@ -168,12 +166,12 @@ async def test_a_reset_connection_is_resumed_without_a_relist(
         for number in range(3):
             proxy.reset()
             await put(client, namespace, f"during-{number}")
-            await become_equal(cache, client, CONFIG_MAPS, namespace)
+            await until_equal(cache, client, CONFIG_MAPS, namespace)
         assert sample("zonewise_watch_reconnects_total", cache, cause="unreachable") >= 3
         assert sample("zonewise_watch_relists_total", cache) == 0
 
 
-async def test_a_reset_in_the_middle_of_an_event_loses_and_doubles_nothing(
+async def test_reset_within_an_event_delivers_it_exactly_once(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     changes: list[Change[ConfigMap]] = []
@@ -183,12 +181,12 @@ async def test_a_reset_in_the_middle_of_an_event_loses_and_doubles_nothing(
         await cache.wait_synced()
         proxy.reset_after(100_000)
         await put(client, namespace, "large", a=LARGE)
-        await become_equal(cache, client, CONFIG_MAPS, namespace, fields="metadata.name=large")
+        await until_equal(cache, client, CONFIG_MAPS, namespace, fields="metadata.name=large")
         assert sample("zonewise_watch_reconnects_total", cache, cause="unreachable") == 1
     assert [(change.old, change.new and len(change.new.data["a"])) for change in changes] == [(None, len(LARGE))]
 
 
-async def test_a_reset_in_the_middle_of_the_first_list_shows_no_half_of_it(
+async def test_reset_within_the_first_list_exposes_no_partial_list(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     for number in range(4):
@@ -198,12 +196,12 @@ async def test_a_reset_in_the_middle_of_the_first_list_shows_no_half_of_it(
     async with Caches(proxied) as caches:
         cache = caches.of(CONFIG_MAPS, namespace, selector="app=l")
         cache.on_change(lambda _: sizes.add(len(cache)))
-        await become_equal(cache, client, CONFIG_MAPS, namespace, selector="app=l")
+        await until_equal(cache, client, CONFIG_MAPS, namespace, selector="app=l")
         assert sample("zonewise_watch_reconnects_total", cache, cause="unreachable") == 1
     assert sizes == {4}
 
 
-async def test_a_silent_watch_is_noticed_and_replaced(
+async def test_silent_watch_is_detected_and_replaced(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     async with Caches(proxied, silence_seconds=1.0) as caches:
@@ -216,11 +214,11 @@ async def test_a_silent_watch_is_noticed_and_replaced(
         assert cache.staleness_seconds(time.monotonic()) >= 1.0
         assert Key(namespace, "unheard") not in cache
         await proxy.heal()
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
         assert sample("zonewise_watch_relists_total", cache) == 0
 
 
-async def test_while_the_server_is_away_readers_keep_the_last_state_and_see_why(
+async def test_unreachable_server_keeps_contents_and_reports_the_problem(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     await put(client, namespace, "kept")
@@ -234,12 +232,12 @@ async def test_while_the_server_is_away_readers_keep_the_last_state_and_see_why(
             await client.delete(CONFIG_MAPS, "kept", namespace)
             assert (contents(cache), cache.synced) == (last, True)
             await proxy.heal()
-            await become_equal(cache, client, CONFIG_MAPS, namespace)
+            await until_equal(cache, client, CONFIG_MAPS, namespace)
             assert cache.problem == ""
         assert {line["event"] for line in logs if line.get("watch") == cache.name} >= {"watch interrupted"}
 
 
-async def test_a_cache_that_starts_before_the_server_syncs_when_it_comes(
+async def test_cache_started_before_the_server_syncs_later(
     proxied: Client, client: Client, proxy: FaultProxy, namespace: str
 ) -> None:
     await proxy.refuse()
@@ -248,21 +246,19 @@ async def test_a_cache_that_starts_before_the_server_syncs_when_it_comes(
         await eventually(lambda: cache.problem != "")
         assert not cache.synced
         await proxy.heal()
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
 
 
-async def test_a_slow_network_changes_nothing_but_time(
-    proxied: Client, client: Client, proxy: FaultProxy, namespace: str
-) -> None:
+async def test_slow_network_still_syncs(proxied: Client, client: Client, proxy: FaultProxy, namespace: str) -> None:
     proxy.delay(0.05)
     async with Caches(proxied) as caches:
         cache = caches.of(CONFIG_MAPS, namespace)
         for number in range(5):
             await put(client, namespace, f"slow-{number}")
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
 
 
-async def test_a_watch_that_the_server_ends_in_time_is_resumed_from_its_place(
+async def test_watch_timeout_resumes_without_relist(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "WATCH_SECONDS", 2)
@@ -273,11 +269,11 @@ async def test_a_watch_that_the_server_ends_in_time_is_resumed_from_its_place(
             ended = sample("zonewise_watch_reconnects_total", cache, cause="closed")
             await put(client, namespace, f"during-{number}")
             await eventually(lambda: sample("zonewise_watch_reconnects_total", cache, cause="closed") > ended)  # noqa: B023
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
         assert sample("zonewise_watch_relists_total", cache) == 0
 
 
-async def test_a_kind_that_is_not_installed_is_waited_for(client: Client) -> None:
+async def test_cache_syncs_once_a_missing_crd_is_installed(client: Client) -> None:
     gadgets = Resource(view=ConfigMap, kind="Gadget", plural="gadgets", group="watch.zonewise.dev")
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -315,12 +311,12 @@ async def test_a_kind_that_is_not_installed_is_waited_for(client: Client) -> Non
 
 
 async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(await client.request("POST", path, body=json.dumps(body).encode()))
-    return answer
+    response: dict[str, Any] = json.loads(await client.request("POST", path, body=json.dumps(body).encode()))
+    return response
 
 
 async def token_bound_to_a_secret(client: Client, namespace: str, secret: str) -> str:
-    """A token of the default ServiceAccount that dies with the Secret."""
+    """Token of the default ServiceAccount, valid while the Secret exists."""
     created = await client.create(SECRETS, {"metadata": {"name": secret}}, namespace)
     bound = {"apiVersion": "v1", "kind": "Secret", "name": secret, "uid": created.metadata.uid}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
@@ -341,7 +337,7 @@ async def allow_watching_config_maps(client: Client, namespace: str) -> None:
     await post(client, f"{path}/rolebindings", binding)
 
 
-async def test_rotated_tokens_are_taken_up_when_the_watch_reconnects(
+async def test_rotated_token_is_used_on_reconnect(
     client: Client, proxy: FaultProxy, cluster: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     await allow_watching_config_maps(client, namespace)
@@ -353,17 +349,17 @@ async def test_rotated_tokens_are_taken_up_when_the_watch_reconnects(
     config_path.write_text(yaml.safe_dump(config))
     async with await Client.connect(config_path) as rotating, Caches(rotating) as caches:
         cache = caches.of(CONFIG_MAPS, namespace)
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
         await client.delete(SECRETS, "first", namespace)
 
         async def refused() -> bool:
-            """The server remembers a good token for ten seconds."""
+            """The server caches a valid token for ten seconds."""
             proxy.reset()
             await asyncio.sleep(0.5)
             return "unauthorized" in cache.problem
 
-        await eventually(refused, "the dead token refused")
+        await eventually(refused, "the revoked token is refused")
         token_file.write_text(await token_bound_to_a_secret(client, namespace, "second"))
         await put(client, namespace, "with-the-new-token")
-        await become_equal(cache, client, CONFIG_MAPS, namespace)
+        await until_equal(cache, client, CONFIG_MAPS, namespace)
         assert sample("zonewise_watch_relists_total", cache) == 0

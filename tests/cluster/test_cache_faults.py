@@ -1,6 +1,6 @@
-"""Watch caches while the control plane itself fails: killed, frozen, restarted, its history dropped.
+"""Watch caches under control plane faults: killed, frozen, restarted, compacted, restored.
 
-Every test ends with the cache equal to the server in full.
+Every test ends with the cache equal to the server's contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.kube.cache_state import become_equal, contents, sample
+from support.kube.cache_state import contents, sample, until_equal
 from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
@@ -38,8 +38,8 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 1.0)
 
 
-def flags(*given: str) -> dict[str, Any]:
-    return {"flags": {Program.APISERVER: given}}
+def flags(*api_server_flags: str) -> dict[str, Any]:
+    return {"flags": {Program.APISERVER: api_server_flags}}
 
 
 @asynccontextmanager
@@ -56,20 +56,20 @@ async def change(client: Client, name: str, **data: str) -> None:
     await client.patch(CONFIG_MAPS, name, MergePatch({"data": data}), NAMESPACE)
 
 
-async def everything_equal(cache: Cache[ConfigMap], client: Client) -> None:
-    await become_equal(cache, client, CONFIG_MAPS)
-    by_index = {found.metadata.name for found in cache.by_index("namespace", NAMESPACE)}
+async def until_all_equal(cache: Cache[ConfigMap], client: Client) -> None:
+    await until_equal(cache, client, CONFIG_MAPS)
+    by_index = {config_map.metadata.name for config_map in cache.by_index("namespace", NAMESPACE)}
     assert by_index == {key.name for key in contents(cache) if key.namespace == NAMESPACE}
 
 
-def watched(caches: Caches) -> Cache[ConfigMap]:
+def indexed_cache(caches: Caches) -> Cache[ConfigMap]:
     cache = caches.of(CONFIG_MAPS)
     cache.add_index("namespace", _by_namespace)
     return cache
 
 
-def _by_namespace(viewed: ConfigMap) -> list[str]:
-    return [viewed.metadata.namespace]
+def _by_namespace(config_map: ConfigMap) -> list[str]:
+    return [config_map.metadata.namespace]
 
 
 def gone_and_relists(cache: Cache[ConfigMap]) -> tuple[float, float]:
@@ -78,7 +78,7 @@ def gone_and_relists(cache: Cache[ConfigMap]) -> tuple[float, float]:
 
 
 class Watcher:
-    """Reads at every turn of the loop: objects that never went away on the server must never be missing."""
+    """Reads continuously: objects that stay on the server must never be missing."""
 
     def __init__(self, cache: Cache[ConfigMap], *steady: str) -> None:
         self.cache = cache
@@ -94,12 +94,12 @@ class Watcher:
             await asyncio.sleep(0.001)
 
 
-async def test_the_control_plane_dies_freezes_and_returns(private_cluster: Start) -> None:
+async def test_cache_recovers_from_killed_and_frozen_control_plane(private_cluster: Start) -> None:
     plane = await asyncio.to_thread(private_cluster)
     async with connected(plane.kubeconfig) as client, Caches(client, silence_seconds=5.0) as caches:
-        cache = watched(caches)
+        cache = indexed_cache(caches)
         await put(client, "steady", a="1")
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
 
         await asyncio.to_thread(plane.kill, Program.APISERVER)
         await eventually(lambda: cache.problem != "")
@@ -107,7 +107,7 @@ async def test_the_control_plane_dies_freezes_and_returns(private_cluster: Start
         await asyncio.to_thread(plane.spawn, Program.APISERVER)
         await asyncio.to_thread(plane.wait_ready)
         await put(client, "after-the-api-server-was-killed")
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
 
         plane.pause(Program.ETCD)
         await eventually(lambda: sample("zonewise_watch_staleness_seconds", cache) > 3)
@@ -115,15 +115,15 @@ async def test_the_control_plane_dies_freezes_and_returns(private_cluster: Start
         plane.resume(Program.ETCD)
         await asyncio.to_thread(plane.wait_ready)
         await change(client, "steady", a="2")
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
 
         await asyncio.to_thread(plane.restart, Program.ETCD, kill=True)
         await put(client, "after-etcd-was-killed")
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
 
 
-async def test_a_410_relists_without_a_gap(private_cluster: Start, tmp_path: Path) -> None:
-    """Once by a streaming list; the reader polls all the while and handlers get exactly the difference."""
+async def test_410_relists_without_a_gap(private_cluster: Start, tmp_path: Path) -> None:
+    """One streaming relist; readers see no gap and handlers get exactly the difference."""
     plane = await asyncio.to_thread(private_cluster)
     changes: list[Change[ConfigMap]] = []
     async with (
@@ -134,8 +134,8 @@ async def test_a_410_relists_without_a_gap(private_cluster: Start, tmp_path: Pat
     ):
         for name in ("kept", "changed", "removed", "reborn"):
             await put(client, name, a="1")
-        cache = watched(caches)
-        await everything_equal(cache, client)
+        cache = indexed_cache(caches)
+        await until_all_equal(cache, client)
         cache.on_change(changes.append)
         changes.clear()
         before = gone_and_relists(cache)
@@ -151,17 +151,17 @@ async def test_a_410_relists_without_a_gap(private_cluster: Start, tmp_path: Pat
         await asyncio.to_thread(plane.forget_history)
         await put(client, "newer")
         await proxy.heal()
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
         watching.cancel()
 
         assert gone_and_relists(cache) == (before[0] + 1, before[1] + 1)
     assert watcher.gaps == 0
     assert watcher.reads > 100
-    told = {
+    received = {
         (change.key.name, change.old and change.old.data["a"], change.new and change.new.data.get("a"))
         for change in changes
     }
-    assert told == {
+    assert received == {
         ("changed", "1", "2"),
         ("removed", "1", None),
         ("reborn", "1", None),
@@ -169,13 +169,13 @@ async def test_a_410_relists_without_a_gap(private_cluster: Start, tmp_path: Pat
         ("new", None, "1"),
         ("newer", None, None),
     }
-    assert len(changes) == len(told)
+    assert len(changes) == len(received)
 
 
-async def test_without_streaming_lists_expired_pages_are_read_again(
+async def test_expired_list_pages_fall_back_to_an_unpaged_list(
     private_cluster: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compactions come faster than pages: the list is then taken in one answer."""
+    """Compactions are faster than pages, so the list is read in one response."""
     monkeypatch.setattr(reflector, "PAGE_SIZE", 2)
     plane = await asyncio.to_thread(private_cluster, **flags(NO_STREAMING_LISTS, NO_WATCH_CACHE))
     async with (
@@ -187,13 +187,13 @@ async def test_without_streaming_lists_expired_pages_are_read_again(
         for number in range(20):
             await put(client, f"steady-{number}")
         proxy.delay(0.2)
-        cache = watched(caches)
+        cache = indexed_cache(caches)
         gone, _ = gone_and_relists(cache)
         compacting = asyncio.create_task(write_and_compact_forever(plane, client))
         await cache.wait_synced()
         compacting.cancel()
         await proxy.heal()
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
         assert not cache._reflector._streams_lists
         assert gone_and_relists(cache)[0] > gone
         relists = gone_and_relists(cache)[1]
@@ -203,7 +203,7 @@ async def test_without_streaming_lists_expired_pages_are_read_again(
         await asyncio.to_thread(plane.compact)
         await change(client, "steady-1", a="2")
         await proxy.heal()
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
         assert gone_and_relists(cache)[1] > relists
         assert sample("zonewise_watch_reconnects_total", cache, cause="invalid") == 1
 
@@ -217,29 +217,29 @@ async def write_and_compact_forever(plane: ControlPlane, client: Client) -> None
         number += 1
 
 
-async def test_a_history_that_starts_again_below_ours_is_noticed(
+async def test_restored_etcd_with_lower_versions_is_relisted(
     private_cluster: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when etcd is restored from a backup: the server has not reached our version, and may never."""
+    """As when etcd is restored from a backup: the server's version is below the cache's."""
     monkeypatch.setattr(reflector, "BOOKMARKS_DUE_SECONDS", 2.0)
     plane = await asyncio.to_thread(private_cluster)
     async with connected(plane.kubeconfig) as client, Caches(client, silence_seconds=3.0) as caches:
-        cache = watched(caches)
+        cache = indexed_cache(caches)
         await put(client, "lost")
         for number in range(200):
             await change(client, "lost", number=str(number))
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
         for program in (Program.APISERVER, Program.ETCD):
             await asyncio.to_thread(plane.kill, program)
-        await asyncio.to_thread(forget_everything, plane.layout.data)
+        await asyncio.to_thread(erase_etcd, plane.layout.data)
         for program in (Program.ETCD, Program.APISERVER):
             await asyncio.to_thread(plane.spawn, program)
         await asyncio.to_thread(plane.wait_ready)
         await put(client, "found")
-        await everything_equal(cache, client)
+        await until_all_equal(cache, client)
         assert Key(NAMESPACE, "lost") not in cache
 
 
-def forget_everything(etcd_data: Path) -> None:
+def erase_etcd(etcd_data: Path) -> None:
     shutil.rmtree(etcd_data)
     etcd_data.mkdir(mode=0o700)

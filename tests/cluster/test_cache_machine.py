@@ -1,6 +1,6 @@
-"""A watch cache against the server over random writes, disconnects and compactions: they always end equal, in full.
+"""State machine test of a watch cache: random writes, disconnects and compactions always end with cache equal to server.
 
-The API server runs without its own watch cache, so that a compaction of etcd at once means 410 for whoever was away.
+The API server runs without its own watch cache, so that a compaction of etcd causes 410 for a disconnected watch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from support.kube.cache_state import become_equal, contents, sample
+from support.kube.cache_state import contents, sample, until_equal
 from support.kube.fault_proxy import FaultProxy
 from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
@@ -36,12 +36,12 @@ NAMESPACE = "default"
 SELECTOR = "colour in (red, green)"
 
 
-def by_colour(viewed: ConfigMap) -> list[str]:
-    return [viewed.metadata.labels["colour"]]
+def by_colour(config_map: ConfigMap) -> list[str]:
+    return [config_map.metadata.labels["colour"]]
 
 
-class World:
-    """What all examples share: the control plane, the proxy, and an event loop that runs while a rule does."""
+class Environment:
+    """Shared by all examples: the control plane, the proxy, and an event loop that runs during a rule."""
 
     def __init__(self, runner: asyncio.Runner, plane: ControlPlane, directory: Path) -> None:
         self.runner = runner
@@ -51,8 +51,8 @@ class World:
         self.client = self.run(Client.connect(plane.kubeconfig))
         self.proxied = self.run(Client.connect(self.proxy.kubeconfig(plane.kubeconfig, directory)))
 
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        return self.runner.run(work)
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        return self.runner.run(coroutine)
 
     def close(self) -> None:
         self.run(self.proxied.close())
@@ -61,18 +61,18 @@ class World:
 
 
 class CacheAndServer(RuleBasedStateMachine):
-    world: ClassVar[World]
+    env: ClassVar[Environment]
 
     @initialize(streams_lists=st.booleans())
     def start(self, streams_lists: bool) -> None:
         self.replayed: dict[Key, ConfigMap] = {}
         self.counter = 0
-        self.world.run(self._start(streams_lists))
+        self.env.run(self._start(streams_lists))
 
     async def _start(self, streams_lists: bool) -> None:
-        await self.world.proxy.heal()
-        await self.world.client.delete_collection(CONFIG_MAPS, NAMESPACE)
-        self.caches = Caches(self.world.proxied, silence_seconds=2.0)
+        await self.env.proxy.heal()
+        await self.env.client.delete_collection(CONFIG_MAPS, NAMESPACE)
+        self.caches = Caches(self.env.proxied, silence_seconds=2.0)
         self.cache: Cache[ConfigMap] = self.caches.of(CONFIG_MAPS, NAMESPACE, SELECTOR)
         self.cache._reflector._streams_lists = streams_lists
         self.cache.add_index("colour", by_colour)
@@ -89,64 +89,69 @@ class CacheAndServer(RuleBasedStateMachine):
     @rule(name=NAMES, colour=COLOURS)
     def create(self, name: str, colour: str) -> None:
         body = {"metadata": {"name": name, "labels": {"colour": colour}}}
-        self.world.run(ignoring(AlreadyExists, self.world.client.create(CONFIG_MAPS, body, NAMESPACE)))
+        self.env.run(ignoring(AlreadyExists, self.env.client.create(CONFIG_MAPS, body, NAMESPACE)))
 
     @rule(name=NAMES, colour=COLOURS)
     def update(self, name: str, colour: str) -> None:
         self.counter += 1
         patch = MergePatch({"metadata": {"labels": {"colour": colour}}, "data": {"n": str(self.counter)}})
-        self.world.run(ignoring(NotFound, self.world.client.patch(CONFIG_MAPS, name, patch, NAMESPACE)))
+        self.env.run(ignoring(NotFound, self.env.client.patch(CONFIG_MAPS, name, patch, NAMESPACE)))
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        self.world.run(ignoring(NotFound, self.world.client.delete(CONFIG_MAPS, name, NAMESPACE)))
+        self.env.run(ignoring(NotFound, self.env.client.delete(CONFIG_MAPS, name, NAMESPACE)))
 
     @rule()
     def compact(self) -> None:
-        """After a write outside the selection, which whoever is away has not seen."""
+        """Compact after a write outside the selection, which a disconnected watch has not received."""
         marker = MergePatch({"metadata": {"annotations": {"n": str(time.monotonic_ns())}}})
-        self.world.run(self.world.client.patch(NAMESPACES, NAMESPACE, marker))
-        self.world.plane.compact()
+        self.env.run(self.env.client.patch(NAMESPACES, NAMESPACE, marker))
+        self.env.plane.compact()
 
     @rule(after=st.one_of(st.none(), st.integers(0, 3000)))
     def disconnect(self, after: int | None) -> None:
         if after is None:
-            self.world.proxy.reset()
+            self.env.proxy.reset()
         else:
-            self.world.proxy.reset_after(after)
+            self.env.proxy.reset_after(after)
 
     @rule()
     def go_silent(self) -> None:
-        self.world.proxy.go_silent()
+        self.env.proxy.go_silent()
 
     @rule()
     def refuse(self) -> None:
-        self.world.run(self.world.proxy.refuse())
+        self.env.run(self.env.proxy.refuse())
 
     @rule()
     def heal(self) -> None:
-        self.world.run(self.world.proxy.heal())
+        self.env.run(self.env.proxy.heal())
 
     @rule(seconds=st.floats(0, 0.3))
     def time_passes(self, seconds: float) -> None:
-        self.world.run(asyncio.sleep(seconds))
+        self.env.run(asyncio.sleep(seconds))
 
     @rule()
     def settle(self) -> None:
-        self.world.run(self._settle())
+        self.env.run(self._settle())
 
     async def _settle(self) -> None:
-        await self.world.proxy.heal()
-        await become_equal(self.cache, self.world.client, CONFIG_MAPS, NAMESPACE, selector=SELECTOR)
-        held = contents(self.cache)
-        assert self.replayed == held
+        await self.env.proxy.heal()
+        await until_equal(self.cache, self.env.client, CONFIG_MAPS, NAMESPACE, selector=SELECTOR)
+        cached = contents(self.cache)
+        assert self.replayed == cached
         for colour in ("red", "green", "blue"):
-            indexed = {Key(NAMESPACE, found.metadata.name): found for found in self.cache.by_index("colour", colour)}
-            assert indexed == {key: found for key, found in held.items() if found.metadata.labels["colour"] == colour}
+            indexed = {
+                Key(NAMESPACE, config_map.metadata.name): config_map
+                for config_map in self.cache.by_index("colour", colour)
+            }
+            assert indexed == {
+                key: config_map for key, config_map in cached.items() if config_map.metadata.labels["colour"] == colour
+            }
 
     def teardown(self) -> None:
         if hasattr(self, "cache"):
-            self.world.run(self._end())
+            self.env.run(self._end())
 
     async def _end(self) -> None:
         try:
@@ -155,31 +160,31 @@ class CacheAndServer(RuleBasedStateMachine):
             await self.caches.__aexit__(None, None, None)
 
 
-async def ignoring(expected: type[Exception], work: Coroutine[Any, Any, object]) -> None:
+async def ignoring(expected: type[Exception], coroutine: Coroutine[Any, Any, object]) -> None:
     try:
-        await work
+        await coroutine
     except expected:
         return
 
 
 @pytest.fixture
-def world(private_cluster: Callable[..., ControlPlane], tmp_path: Path) -> Iterator[World]:
+def env(private_cluster: Callable[..., ControlPlane], tmp_path: Path) -> Iterator[Environment]:
     plane = private_cluster(flags={Program.APISERVER: ("--watch-cache=false",)})
     with asyncio.Runner() as runner:
-        world = World(runner, plane, tmp_path)
-        yield world
-        world.close()
+        env = Environment(runner, plane, tmp_path)
+        yield env
+        env.close()
 
 
-def test_cache_and_server_end_equal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_and_server_end_equal(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(reflector, "PAGE_SIZE", 2)
-    monkeypatch.setattr(CacheAndServer, "world", world, raising=False)
+    monkeypatch.setattr(CacheAndServer, "env", env, raising=False)
     bounded = settings(
         max_examples=50, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )
     run_state_machine_as_test(CacheAndServer, settings=bounded)
-    cache = Caches(world.client).of(CONFIG_MAPS, NAMESPACE, SELECTOR)
+    cache = Caches(env.client).of(CONFIG_MAPS, NAMESPACE, SELECTOR)
     for cause in ("gone", "unreachable"):
         assert sample("zonewise_watch_reconnects_total", cache, cause=cause) > 0
     assert sample("zonewise_watch_relists_total", cache) > 0

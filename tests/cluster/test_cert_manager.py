@@ -1,4 +1,4 @@
-"""Certificates on a real API server: shared by replicas, rotated under load without a failed call, never in a log."""
+"""Certificate management on a real API server: shared by replicas, rotated under load, never logged."""
 
 import asyncio
 import base64
@@ -18,8 +18,8 @@ from support.kube.admission_server import (
     LABEL,
     LATE,
     SECRET,
+    Json,
     Judge,
-    Whole,
     config_map,
     configuration,
     registered,
@@ -66,7 +66,7 @@ async def stored(client: Client, namespace: str) -> Authorities:
 
 
 async def served(port: int) -> x509.Certificate:
-    """What a new connection is shown."""
+    """Certificate that a new connection gets."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -86,7 +86,7 @@ def signed_by(port: int, authorities: Authorities, index: int) -> Callable[[], A
 
 
 class Load:
-    """Bursts of requests that pass the webhook, until told to stop; every failure is kept."""
+    """Bursts of requests through the webhook until cancelled; records every failure."""
 
     def __init__(self, client: Client, namespace: str, proxy: FaultProxy) -> None:
         self._client = client
@@ -97,10 +97,10 @@ class Load:
 
     async def run(self) -> None:
         while True:
-            await asyncio.gather(*(self._one(index) for index in range(BURST)))
+            await asyncio.gather(*(self._create(index) for index in range(BURST)))
             self.bursts += 1
 
-    async def _one(self, index: int) -> None:
+    async def _create(self, index: int) -> None:
         try:
             await self._client.create(CONFIG_MAPS, config_map(f"x{index}"), self._namespace, dry_run=True)
         except ApiError as error:
@@ -108,14 +108,14 @@ class Load:
 
     async def through_new_connections(self) -> None:
         bursts, accepted = self.bursts, self._proxy.accepted
-        await eventually(lambda: self.bursts >= bursts + 2 and self._proxy.accepted > accepted, "load goes on")
+        await eventually(lambda: self.bursts >= bursts + 2 and self._proxy.accepted > accepted, "the load continues")
         assert not self.failures
 
 
 def with_canary(namespace: str, url: str, canary_url: str) -> dict[str, Any]:
-    """A second webhook in the same configuration, called for objects labelled so; the first is called for the others."""
-    canary, others = [{"key": "canary", "operator": operator} for operator in ("Exists", "DoesNotExist")]
-    body = configuration(namespace, url, [CONFIG_MAP_RULE], objectSelector={"matchExpressions": [others]})
+    """Adds a second webhook for objects labelled `canary`; the first is called for all other objects."""
+    canary, no_canary = [{"key": "canary", "operator": operator} for operator in ("Exists", "DoesNotExist")]
+    body = configuration(namespace, url, [CONFIG_MAP_RULE], objectSelector={"matchExpressions": [no_canary]})
     second = {"name": "canary.zonewise.dev", "clientConfig": {"url": canary_url}}
     body["webhooks"].append({**body["webhooks"][0], **second, "objectSelector": {"matchExpressions": [canary]}})
     return body
@@ -135,7 +135,7 @@ async def test_authorities_follow_each_other_under_load(client: Client, namespac
     canary_context = server_context()
     async with (
         site(client, namespace, lifetimes=QUICK, clock=clock) as running,
-        AdmissionServer([Webhook("judge", Whole, Judge(), LATE)], canary_context, host=HOST, port=0) as canary,
+        AdmissionServer([Webhook("judge", Json, Judge(), LATE)], canary_context, host=HOST, port=0) as canary,
         FaultProxy(running.url("")) as proxy,
     ):
         port = running.server.port
@@ -146,7 +146,7 @@ async def test_authorities_follow_each_other_under_load(client: Client, namespac
             clock.now = moment
             running.certificate.wake()
 
-        jump_to(now - 10 * MINUTE)  # a successor is due, and trusted from now on
+        jump_to(now - 10 * MINUTE)  # a successor is due and is trusted from now on
         await eventually(lambda: number_of_authorities(client, namespace, 2))
         both = await stored(client, namespace)
         assert both.members[0].fingerprint == first.members[0].fingerprint
@@ -160,16 +160,16 @@ async def test_authorities_follow_each_other_under_load(client: Client, namespac
             await load.through_new_connections()
             await eventually(lambda: canary_passes(client, namespace), "API server trusts the successor")
 
-            jump_to(now)  # it has settled, and signs
+            jump_to(now)  # the successor has settled and signs
             await eventually(signed_by(port, both, 1))
             await load.through_new_connections()
 
             leaf = await served(port)
-            jump_to(now + 20 * MINUTE)  # the leaf is half-way through its life
+            jump_to(now + 20 * MINUTE)  # the leaf certificate is due for renewal
             await eventually(lambda: another_leaf(port, leaf))
             await load.through_new_connections()
 
-            jump_to(now + 51 * MINUTE)  # the first authority has ended, a third is made
+            jump_to(now + 51 * MINUTE)  # the first authority has expired, a third is created
             await eventually(lambda: successors(client, namespace, both))
             await eventually(lambda: canary_passes(client, namespace))
             await load.through_new_connections()
@@ -202,9 +202,11 @@ def fingerprints(authorities: Authorities) -> list[str]:
 async def test_replicas_that_start_together_share_one_authority(client: Client, namespace: str) -> None:
     now = utc_now()
     replicas = [shared(client, namespace) for _ in range(5)]
-    found = await asyncio.gather(*(replica.current(now) for replica in replicas))
-    assert {tuple(fingerprints(one)) for one in found} == {tuple(fingerprints(await stored(client, namespace)))}
-    assert len(found[0].members) == 1
+    authorities = await asyncio.gather(*(replica.current(now) for replica in replicas))
+    assert {tuple(fingerprints(first)) for first in authorities} == {
+        tuple(fingerprints(await stored(client, namespace)))
+    }
+    assert len(authorities[0].members) == 1
 
 
 async def test_replicas_that_renew_together_make_one_successor(client: Client, namespace: str) -> None:
@@ -212,17 +214,19 @@ async def test_replicas_that_renew_together_make_one_successor(client: Client, n
     replicas = [shared(client, namespace) for _ in range(5)]
     await replicas[0].current(now)
     later = now + 61 * MINUTE
-    found = await asyncio.gather(*(replica.current(later) for replica in replicas))
-    assert {tuple(fingerprints(one)) for one in found} == {tuple(fingerprints(await stored(client, namespace)))}
-    assert len(found[0].members) == 2
+    authorities = await asyncio.gather(*(replica.current(later) for replica in replicas))
+    assert {tuple(fingerprints(first)) for first in authorities} == {
+        tuple(fingerprints(await stored(client, namespace)))
+    }
+    assert len(authorities[0].members) == 2
 
 
 async def test_two_replicas_serve_under_one_bundle(client: Client, namespace: str) -> None:
-    async with site(client, namespace) as one, site(client, namespace) as other:
-        for running in (one, other):
+    async with site(client, namespace) as first, site(client, namespace) as second:
+        for running in (first, second):
             async with registered(client, configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])):
                 await trusted(client, namespace, running)
-        assert (await served(one.server.port)).public_key() != (await served(other.server.port)).public_key()
+        assert (await served(first.server.port)).public_key() != (await served(second.server.port)).public_key()
         assert len((await stored(client, namespace)).members) == 1
 
 
@@ -274,7 +278,7 @@ CLUSTER_ROLE_BINDINGS = Resource(dict[str, Any], "ClusterRoleBinding", "clusterr
 
 @pytest.fixture
 def lines() -> Iterator[list[Any]]:
-    """All that is logged, before anything is redacted."""
+    """All log lines before redaction."""
     with capture_logs() as lines:
         yield lines
 
@@ -341,14 +345,16 @@ async def test_a_secret_that_never_stands_still_is_an_error(client: Client, name
         """Somebody else writes between every read and the write that follows."""
 
         async def get(self, *arguments: Any, **options: Any) -> Any:
-            found = await client.get(*arguments, **options)
+            secret = await client.get(*arguments, **options)
             await client.patch(
                 SECRETS,
                 SECRET,
-                MergePatch({"data": {"note": base64.b64encode(found.metadata.resource_version.encode()).decode()}}),
+                MergePatch(
+                    {"data": {"note": base64.b64encode(secret.metadata.resource_version.encode()).decode()}}
+                ),
                 namespace,
             )
-            return found
+            return secret
 
     await client.create(SECRETS, {"metadata": {"name": SECRET}}, namespace)
     restless = Restless(client.access)

@@ -305,7 +305,7 @@ def rights(site: Deployed) -> None:
     }
     repeats = {("patch", "events.events.k8s.io")}
     for account in (CONTROLLER, NODE):
-        used = site.done(account)
+        used = site.used_rights(account)
         rights_of_account = granted_by(account)
         assert used <= rights_of_account, account
         assert rights_of_account - used <= repeats, account

@@ -1,4 +1,4 @@
-"""A real process under test: its words on stdout, its JSON log lines on stderr, its health over HTTP."""
+"""Process under test: lines on stdout, JSON log lines on stderr, health over HTTP."""
 
 import json
 import signal
@@ -40,7 +40,7 @@ class Program:
         return [line["event"] for line in list(self.lines)]
 
     def line(self, event: str) -> dict[str, Any]:
-        """The first log line of that event, waited for."""
+        """Wait for the first log line of that event."""
         return wait_for(lambda: self._find(event) or self._expect_more(event))
 
     def _find(self, event: str) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ class Program:
 
     def _expect_more(self, event: str) -> None:
         if not any(reader.is_alive() for reader in self._readers):
-            assert self._find(event), f"the process ended without {event!r}; it said {self.lines}"
+            assert self._find(event), f"the process ended without {event!r}; log: {self.lines}"
 
     def next_word(self) -> str:
         return self.words.get(timeout=PATIENCE_SECONDS)
@@ -66,7 +66,7 @@ class Program:
         wait_for(self._is_ready)
 
     def _is_ready(self) -> bool:
-        """One that has no turn on a busy machine for so long is not ready, which is no failure."""
+        """A probe that times out on a busy machine means not ready, not failed."""
         with suppress(TimeoutError):
             return self.probe("/readyz")[0] == 200
         return False
@@ -91,7 +91,7 @@ class Program:
 def wait_for(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"condition not met within {PATIENCE_SECONDS:g} s"
         time.sleep(0.02)
     return value
 
@@ -102,7 +102,7 @@ def _each_line(stream: IO[str], take: Callable[[str], None]) -> None:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """What is not JSON is Python's own last word, such as a traceback."""
+    """A line that is not JSON is Python's own output, such as a traceback."""
     try:
         parsed: dict[str, Any] = json.loads(line)
     except ValueError:

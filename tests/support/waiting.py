@@ -1,4 +1,4 @@
-"""Waiting for what must come to be, as long as a busy machine may need."""
+"""Polling for a condition, with a deadline that suits a busy machine."""
 
 import asyncio
 import inspect
@@ -10,8 +10,8 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 90.0
 
 
-async def eventually(condition: Callable[[], T | Awaitable[T]], what: str = "") -> T:
-    """The first true value of `condition`, a function or coroutine function; the deadline only ends a failing test."""
+async def eventually(condition: Callable[[], T | Awaitable[T]], description: str = "") -> T:
+    """First true value of `condition`, a function or coroutine function; fails after the deadline."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
@@ -22,4 +22,4 @@ async def eventually(condition: Callable[[], T | Awaitable[T]], what: str = "") 
                     return cast("T", value)
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what or condition}") from None
+        raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {description or condition}") from None

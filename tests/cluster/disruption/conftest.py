@@ -1,7 +1,7 @@
-"""One control plane for all tests of disruption in this folder, and a namespace with nodes in three zones for each.
+"""Fixtures for disruption tests: one shared control plane, and a namespace with nodes in three zones per test.
 
-Files here carry `pytestmark = pytest.mark.xdist_group("disruption")`: webhooks and policies are the whole cluster's,
-so tests go one after the other.
+Files here carry `pytestmark = pytest.mark.xdist_group("disruption")`: webhooks and policies are cluster-wide, so the
+tests run in sequence.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.disruption import cluster, processes
-from support.disruption.cluster import Bed
+from support.disruption.cluster import DisruptionNamespace
 from support.disruption.processes import Installed
 from support.lab import shared_cluster
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -29,14 +29,14 @@ def disruption_plane(run_directory: shared_cluster.Run, disruption_folder: Path)
 
 
 @pytest.fixture
-async def bed(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncIterator[Bed]:
-    async with cluster.bed(disruption_plane, disruption_folder) as made:
-        await made.make_nodes()
-        yield made
+async def ns(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncIterator[DisruptionNamespace]:
+    async with cluster.disruption_namespace(disruption_plane, disruption_folder) as ns:
+        await ns.make_nodes()
+        yield ns
 
 
 @pytest.fixture(scope="module")
 def installed(disruption_plane: ControlPlane) -> Iterator[Installed]:
-    """Zonewise, for the tests of one file that ask for it: from the first of them to the end of the file."""
+    """One leader and one webhook, from the first test of a file that requests them to the end of the file."""
     with processes.installed(disruption_plane) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The policy that API servers evaluate themselves, on a real one: whose deletes of which pods need a grant."""
+"""Admission policy on a real API server: which deletes of which pods need a grant."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.disruption.cluster import Bed
+from support.disruption.cluster import DisruptionNamespace
 from support.disruption.processes import install
 from support.disruption.webhook import set_ready
 from support.install.deployed import documents
@@ -37,53 +37,56 @@ CONTROLLER = "system:serviceaccount:kube-system:replicaset-controller"
 
 @dataclass
 class Users:
-    """Clients by user name; all may do all, as far as roles go."""
+    """Clients by user name; all have every RBAC right."""
 
-    bed: Bed
+    ns: DisruptionNamespace
     stack: AsyncExitStack
     clients: dict[str, Client] = field(default_factory=dict)
 
     async def client(self, user: str, *groups: str) -> Client:
         if user not in self.clients:
             name = user.replace(":", "-")
-            path = self.bed.plane.add_user(name, user, ("system:masters", *groups))
+            path = self.ns.plane.add_user(name, user, ("system:masters", *groups))
             self.clients[user] = await self.stack.enter_async_context(Client(kubeconfig.load(path)))
         return self.clients[user]
 
-    async def may_delete(self, pod: str, user: str = CONTROLLER, *groups: str) -> bool:
+    async def may_delete(self, create_pod: str, user: str = CONTROLLER, *groups: str) -> bool:
         client = await self.client(user, *groups)
         try:
-            await client.delete(PODS, pod, self.bed.namespace, dry_run=True)
+            await client.delete(PODS, create_pod, self.ns.namespace, dry_run=True)
         except Forbidden as error:
-            if f"{self.bed.namespace}/{pod} is ready and guarded by TopologyDisruptionBudget" not in error.message:
+            if (
+                f"{self.ns.namespace}/{create_pod} is ready and guarded by TopologyDisruptionBudget"
+                not in error.message
+            ):
                 raise
             return False
         return True
 
 
 @pytest.fixture
-async def users(bed: Bed) -> AsyncIterator[Users]:
-    await install(bed.plane)
-    await bed.client.create(POLICIES, delete_policy("zonewise-system"))
-    await bed.client.create(BINDINGS, delete_policy_binding())
+async def users(ns: DisruptionNamespace) -> AsyncIterator[Users]:
+    await install(ns.plane)
+    await ns.client.create(POLICIES, delete_policy("zonewise-system"))
+    await ns.client.create(BINDINGS, delete_policy_binding())
     async with AsyncExitStack() as stack:
-        yield Users(bed, stack)
-    await bed.client.delete(BINDINGS, names.DELETE_POLICY)
-    await bed.client.delete(POLICIES, names.DELETE_POLICY)
+        yield Users(ns, stack)
+    await ns.client.delete(BINDINGS, names.DELETE_POLICY)
+    await ns.client.delete(POLICIES, names.DELETE_POLICY)
 
 
-async def pod(bed: Bed, name: str, labels: Mapping[str, str], *, ready: bool = True) -> None:
-    body = bed.template(name, spread=False, nodeName=bed.node("zone-a", 0))
+async def create_pod(ns: DisruptionNamespace, name: str, labels: Mapping[str, str], *, ready: bool = True) -> None:
+    body = ns.template(name, spread=False, nodeName=ns.node("zone-a", 0))
     body["metadata"] = {"name": name, "labels": dict(labels)}
-    await bed.client.create(PODS, body, bed.namespace)
-    await eventually(lambda: is_ready(bed, name))
+    await ns.client.create(PODS, body, ns.namespace)
+    await eventually(lambda: is_ready(ns, name))
     if not ready:
-        await set_ready(bed, name, ready=False)
+        await set_ready(ns, name, ready=False)
 
 
-async def is_ready(bed: Bed, name: str) -> bool:
-    found = await bed.client.get(PODS, name, bed.namespace)
-    return any(known.type == "Ready" and known.status == "True" for known in found.status.conditions)
+async def is_ready(ns: DisruptionNamespace, name: str) -> bool:
+    pod = await ns.client.get(PODS, name, ns.namespace)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
 
 
 EXPRESSIONS = [
@@ -107,7 +110,7 @@ SELECTED = {
 }
 
 
-async def budgets(bed: Bed) -> None:
+async def create_budgets(ns: DisruptionNamespace) -> None:
     specs: dict[str, dict[str, Any]] = {
         "web": {},
         "dry": {"enforcement": "DryRun"},
@@ -115,71 +118,73 @@ async def budgets(bed: Bed) -> None:
         "evictions": {"applyTo": ["Evictions"]},
     }
     for name, spec in specs.items():
-        await bed.budget(name, selector={"matchLabels": {"app": name}}, maxUnavailable=1, **spec)
-    await bed.budget("expressions", selector={"matchExpressions": EXPRESSIONS}, maxUnavailable=1)
+        await ns.budget(name, selector={"matchLabels": {"app": name}}, maxUnavailable=1, **spec)
+    await ns.budget("expressions", selector={"matchExpressions": EXPRESSIONS}, maxUnavailable=1)
 
 
-async def test_what_a_workload_controller_may_delete(bed: Bed, users: Users) -> None:
+async def test_controller_may_delete_only_unguarded_or_unready_pods(ns: DisruptionNamespace, users: Users) -> None:
     names = {case: f"pod-{number}" for number, case in enumerate(SELECTED)}
     for case, (labels, _) in SELECTED.items():
-        await pod(bed, names[case], labels)
-    await pod(bed, "unready", {"app": "web"}, ready=False)
+        await create_pod(ns, names[case], labels)
+    await create_pod(ns, "unready", {"app": "web"}, ready=False)
     for case in SELECTED:
-        assert await users.may_delete(names[case])  # a namespace without budgets
-    await budgets(bed)
+        assert await users.may_delete(names[case])  # the namespace has no budgets yet
+    await create_budgets(ns)
 
     async def in_force() -> bool:
         return not await users.may_delete(names["by labels"]) and not await users.may_delete(names["by expressions"])
 
-    await eventually(in_force, "the API server has heard of policy and budgets")
+    await eventually(in_force, "policy and budgets are in force")
     assert {case: await users.may_delete(names[case]) for case in SELECTED} == {
         case: free for case, (_, free) in SELECTED.items()
     }
     assert await users.may_delete("unready")
 
 
-async def test_who_needs_a_grant_and_what_one_is(bed: Bed, users: Users) -> None:
-    await pod(bed, "web", {"app": "web"})
-    await budgets(bed)
+async def test_only_workload_controllers_need_a_grant_of_the_pods_uid(ns: DisruptionNamespace, users: Users) -> None:
+    await create_pod(ns, "web", {"app": "web"})
+    await create_budgets(ns)
 
     async def in_force() -> bool:
         return not await users.may_delete("web")
 
-    await eventually(in_force, "the API server has heard of policy and budgets")
+    await eventually(in_force, "policy and budgets are in force")
     assert {user: await users.may_delete("web", user) for user in WORKLOAD_CONTROLLERS} == dict.fromkeys(
         WORKLOAD_CONTROLLERS, False
     )
-    for free in ("generic-garbage-collector", "pod-garbage-collector", "node-controller", "job-controller"):
-        assert await users.may_delete("web", f"system:serviceaccount:kube-system:{free}")
+    for controller_name in ("generic-garbage-collector", "pod-garbage-collector", "node-controller", "job-controller"):
+        assert await users.may_delete("web", f"system:serviceaccount:kube-system:{controller_name}")
     for user, group in (("system:node:n", "system:nodes"), ("system:kube-scheduler", ""), ("jane", "")):
         assert await users.may_delete("web", user, *filter(None, [group]))
-    await annotate(bed, "web", "another-uid")
+    await annotate(ns, "web", "another-uid")
     assert not await users.may_delete("web")
     controller = await users.client(CONTROLLER)
-    await controller.evict("web", bed.namespace, dry_run=True)  # evictions are not the policy's
-    await annotate(bed, "web", (await bed.client.get(PODS, "web", bed.namespace)).metadata.uid)
+    await controller.evict("web", ns.namespace, dry_run=True)  # the policy does not cover evictions
+    await annotate(ns, "web", (await ns.client.get(PODS, "web", ns.namespace)).metadata.uid)
     assert await users.may_delete("web")
 
 
-async def annotate(bed: Bed, name: str, grant: str) -> None:
+async def annotate(ns: DisruptionNamespace, name: str, grant: str) -> None:
     patch = MergePatch({"metadata": {"annotations": {GRANTED: grant}}})
-    await bed.client.patch(PODS, name, patch, bed.namespace)
+    await ns.client.patch(PODS, name, patch, ns.namespace)
 
 
-def test_what_is_deployed_is_what_a_webhook_would_register() -> None:
+def test_manifest_equals_what_a_webhook_registers() -> None:
     service = {"namespace": "zonewise-system", "name": "zonewise-guard", "port": 443}
-    where = {
+    client_configs = {
         name: {"service": {**service, "path": f"/{name}"}} for name in (registration.EVICTIONS, registration.DELETES)
     }
     applied = [
-        found for found in documents("disruption.yaml") if found["apiVersion"].startswith("admissionregistration")
+        document
+        for document in documents("disruption.yaml")
+        if document["apiVersion"].startswith("admissionregistration")
     ]
-    assert applied == yaml.safe_load(yaml.safe_dump(registration.documents(where, "zonewise-system")))
+    assert applied == yaml.safe_load(yaml.safe_dump(registration.documents(client_configs, "zonewise-system")))
 
 
-def test_servers_without_policies_ask_about_controllers_too() -> None:
-    where: dict[str, dict[str, Any]] = {registration.EVICTIONS: {}, registration.DELETES: {}}
-    (alone,) = registration.documents(where, "zonewise-system", has_policies=False)
-    deletes = alone["webhooks"][1]
+def test_webhook_covers_controllers_without_admission_policies() -> None:
+    client_configs: dict[str, dict[str, Any]] = {registration.EVICTIONS: {}, registration.DELETES: {}}
+    (configuration,) = registration.documents(client_configs, "zonewise-system", has_policies=False)
+    deletes = configuration["webhooks"][1]
     assert "matchConditions" not in deletes
     assert deletes["failurePolicy"] == "Ignore"

@@ -1,4 +1,4 @@
-"""deploy/disruption.yaml: leader and guard do their whole work with exactly the rights it gives, and not with one less."""
+"""RBAC of deploy/disruption.yaml: leader and guard use exactly the rights it grants."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from support.disruption import cluster
-from support.disruption.cluster import BUDGETS, DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
+from support.disruption.cluster import (
+    BUDGETS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    STATEFUL_SETS,
+    STOCK_BUDGETS,
+    DisruptionNamespace,
+)
 from support.disruption.processes import free_port, start_leader, start_webhook
 from support.disruption.webhook import set_ready, status_of, until_allowed, zone_budget
-from support.install.deployed import CAREFUL, SYSTEM, Deployed, documents, scopes
+from support.install.deployed import STRICT_FLAGS, SYSTEM, Deployed, documents, scopes
 from support.process import Program as Process
 from support.waiting import eventually
 from zonewise.kube.wire.errors import ApiError, TooManyRequests
@@ -27,27 +34,29 @@ pytestmark = pytest.mark.xdist_group("disruption")
 MANIFEST = "disruption.yaml"
 LEADER, GUARD = "zonewise-disruption", "zonewise-guard"
 EVICT = {"zonewise.dev/update": "Evict"}
-EACH = dict.fromkeys(cluster.ZONES, 1)
+ONE_PER_ZONE = dict.fromkeys(cluster.ZONES, 1)
 BUDGET = ("get", "topologydisruptionbudgets.zonewise.dev")
 
 
 @asynccontextmanager
-async def deployed(start: Callable[..., ControlPlane], folder: Path) -> AsyncIterator[tuple[Deployed, Bed]]:
-    """Both files applied to a control plane of the test's own, with nodes in three zones."""
+async def deployed(
+    start: Callable[..., ControlPlane], folder: Path
+) -> AsyncIterator[tuple[Deployed, DisruptionNamespace]]:
+    """Both manifests applied to a private control plane, with nodes in three zones."""
     settings = cluster.control_plane_settings(folder)
-    settings["flags"][Program.APISERVER] = (*settings["flags"][Program.APISERVER], *CAREFUL)
+    settings["flags"][Program.APISERVER] = (*settings["flags"][Program.APISERVER], *STRICT_FLAGS)
     plane = await asyncio.to_thread(start, **settings)
     site = Deployed(plane, folder)
     site.apply("tdb.yaml")
     site.apply(MANIFEST)
-    async with cluster.bed(plane, folder) as bed:
-        await bed.make_nodes()
-        yield site, bed
+    async with cluster.disruption_namespace(plane, folder) as ns:
+        await ns.make_nodes()
+        yield site, ns
 
 
 @asynccontextmanager
-async def leader(site: Deployed, bed: Bed) -> AsyncIterator[Process]:
-    config = await site.kubeconfig(bed.client, LEADER)
+async def leader(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Process]:
+    config = await site.kubeconfig(ns.client, LEADER)
     program = await asyncio.to_thread(start_leader, config, "--lease-namespace", SYSTEM)
     try:
         await asyncio.to_thread(program.wait_ready)
@@ -57,15 +66,19 @@ async def leader(site: Deployed, bed: Bed) -> AsyncIterator[Process]:
 
 
 @asynccontextmanager
-async def guard(site: Deployed, bed: Bed) -> AsyncIterator[Process]:
-    """As deployed, but reached on loopback."""
+async def guard(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Process]:
+    """As deployed, but on loopback."""
     port = free_port()
-    where = [
-        {"op": "replace", "path": f"/webhooks/{at}/clientConfig", "value": {"url": f"https://127.0.0.1:{port}/{name}"}}
-        for at, name in enumerate(("evictions", "deletes"))
+    urls = [
+        {
+            "op": "replace",
+            "path": f"/webhooks/{index}/clientConfig",
+            "value": {"url": f"https://127.0.0.1:{port}/{name}"},
+        }
+        for index, name in enumerate(("evictions", "deletes"))
     ]
-    await bed.client.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, LEADER, JsonPatch(where))
-    config = await site.kubeconfig(bed.client, GUARD)
+    await ns.client.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, LEADER, JsonPatch(urls))
+    config = await site.kubeconfig(ns.client, GUARD)
     more = ("--no-register", "--secret", f"{SYSTEM}/{GUARD}", "--lease-namespace", SYSTEM)
     program = await asyncio.to_thread(start_webhook, config, port, port, *more)
     try:
@@ -75,131 +88,133 @@ async def guard(site: Deployed, bed: Bed) -> AsyncIterator[Process]:
         await asyncio.to_thread(program.remove)
 
 
-async def test_leader_and_guard_as_deployed(private_cluster: Callable[..., ControlPlane], tmp_path: Path) -> None:
-    async with deployed(private_cluster, tmp_path) as (site, bed):
-        await bed.deployment("web", 9)
-        await bed.stateful_set("db", 3, annotations=EVICT)
-        await bed.daemon_set("agent", annotations=EVICT)
-        await bed.until_ready("web", 9)
-        await bed.until_ready("db", 3)
-        await bed.until_ready("agent", 6)
-        async with leader(site, bed), guard(site, bed):
-            await budgets(bed)
-            await ask_the_guard(bed)
-            await roll_out(bed)
-            await scale_down(bed)
-            await write_in_between(site, bed)
-            await eventually(lambda: repeats(bed), "an event repeats")
-        await forget_authorities(bed)
-        async with guard(site, bed):
+async def test_leader_and_guard_use_exactly_their_rights(
+    private_cluster: Callable[..., ControlPlane], tmp_path: Path
+) -> None:
+    async with deployed(private_cluster, tmp_path) as (site, ns):
+        await ns.deployment("web", 9)
+        await ns.stateful_set("db", 3, annotations=EVICT)
+        await ns.daemon_set("agent", annotations=EVICT)
+        await ns.until_ready("web", 9)
+        await ns.until_ready("db", 3)
+        await ns.until_ready("agent", 6)
+        async with leader(site, ns), guard(site, ns):
+            await create_budgets(ns)
+            await evict_through_the_guard(ns)
+            await roll_out(ns)
+            await scale_down(ns)
+            await overtake_the_leader(site, ns)
+            await eventually(lambda: event_repeats(ns), "an event repeats")
+        await clear_certificates(ns)
+        async with guard(site, ns):
             pass
         for account in (LEADER, GUARD):
             assert not site.refused(account)
             assert site.used(MANIFEST, account) == scopes(MANIFEST, account)
 
 
-async def budgets(bed: Bed) -> None:
+async def create_budgets(ns: DisruptionNamespace) -> None:
     for app in ("web", "db", "agent"):
-        await zone_budget(bed, app, app)
-        await until_allowed(bed, EACH, app)
+        await zone_budget(ns, app, app)
+        await until_allowed(ns, ONE_PER_ZONE, app)
 
 
-async def ask_the_guard(bed: Bed) -> None:
-    """Evictions that pass, that are refused, of a pod that is not ready, and of one whose node is gone."""
-    one, two, three = await bed.in_zone("web", "zone-a")
-    await eventually(lambda: evicted(bed, one), "the guard is asked")
+async def evict_through_the_guard(ns: DisruptionNamespace) -> None:
+    """Evictions that are allowed, denied, of an unready pod, and of a pod whose node is gone."""
+    first, second, third = await ns.in_zone("web", "zone-a")
+    await eventually(lambda: evicted(ns, first), "the guard is called")
     with pytest.raises(TooManyRequests):
-        await bed.client.evict(two, bed.namespace)
-    await set_ready(bed, three, ready=False)
-    await until_allowed(bed, {**EACH, "zone-a": 0}, "web")
+        await ns.client.evict(second, ns.namespace)
+    await set_ready(ns, third, ready=False)
+    await until_allowed(ns, {**ONE_PER_ZONE, "zone-a": 0}, "web")
     with suppress(TooManyRequests):
-        await bed.client.evict(three, bed.namespace, dry_run=True)
-    stray = bed.template("web", spread=False, nodeName="no-such-node")
+        await ns.client.evict(third, ns.namespace, dry_run=True)
+    stray = ns.template("web", spread=False, nodeName="no-such-node")
     stray["metadata"]["name"] = "stray"
-    await bed.client.create(PODS, stray, bed.namespace)
+    await ns.client.create(PODS, stray, ns.namespace)
     running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    await bed.client.patch(PODS, "stray", MergePatch(running), bed.namespace, subresource="status")
-    await bed.client.evict("stray", bed.namespace, dry_run=True)
-    await bed.client.delete(PODS, "stray", bed.namespace, grace_seconds=0)
-    await bed.client.delete(PODS, three, bed.namespace, grace_seconds=0)
-    await bed.until_ready("web", 9)
-    await bed.budget("stock", resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "db"}}, maxUnavailable=0)
-    await eventually(lambda: refused(bed, "db-0"), "the stock budget is counted")
-    await bed.client.delete(STOCK_BUDGETS, "stock", bed.namespace)
+    await ns.client.patch(PODS, "stray", MergePatch(running), ns.namespace, subresource="status")
+    await ns.client.evict("stray", ns.namespace, dry_run=True)
+    await ns.client.delete(PODS, "stray", ns.namespace, grace_seconds=0)
+    await ns.client.delete(PODS, third, ns.namespace, grace_seconds=0)
+    await ns.until_ready("web", 9)
+    await ns.budget("stock", resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "db"}}, maxUnavailable=0)
+    await eventually(lambda: denied_by_stock_budget(ns, "db-0"), "the stock budget is published")
+    await ns.client.delete(STOCK_BUDGETS, "stock", ns.namespace)
 
 
-async def evicted(bed: Bed, name: str) -> bool:
+async def evicted(ns: DisruptionNamespace, name: str) -> bool:
     try:
-        await bed.client.evict(name, bed.namespace)
-    except ApiError:  # the API server has not heard of the certificate yet
+        await ns.client.evict(name, ns.namespace)
+    except ApiError:  # the API server does not trust the certificate yet
         return False
     return True
 
 
-async def refused(bed: Bed, name: str) -> bool:
+async def denied_by_stock_budget(ns: DisruptionNamespace, name: str) -> bool:
     try:
-        await bed.client.evict(name, bed.namespace, dry_run=True)
+        await ns.client.evict(name, ns.namespace, dry_run=True)
     except TooManyRequests as error:
         return "disruption budget stock" in str(error.causes)
     return False
 
 
-async def roll_out(bed: Bed) -> None:
+async def roll_out(ns: DisruptionNamespace) -> None:
     for resource, app, count in ((STATEFUL_SETS, "db", 3), (DAEMON_SETS, "agent", 6)):
-        await bed.new_version(resource, app)
-        await eventually(lambda app=app, count=count: updated(bed, app, count), f"{app} is updated")
+        await ns.new_version(resource, app)
+        await eventually(lambda app=app, count=count: updated(ns, app, count), f"{app} is updated")
 
     async def revision_moved() -> bool:
-        status: dict[str, Any] = (await bed.client.get(STATEFUL_SETS, "db", bed.namespace))["status"]
+        status: dict[str, Any] = (await ns.client.get(STATEFUL_SETS, "db", ns.namespace))["status"]
         return bool(status["currentRevision"] == status["updateRevision"])
 
     await eventually(revision_moved)
 
 
-async def updated(bed: Bed, app: str, count: int) -> bool:
-    pods = (await bed.client.list(PODS.whole(), bed.namespace, selector=f"app={app}")).items
+async def updated(ns: DisruptionNamespace, app: str, count: int) -> bool:
+    pods = (await ns.client.list(PODS.whole(), ns.namespace, selector=f"app={app}")).items
     return sum(pod["spec"]["containers"][0]["image"] == "none:2" for pod in pods) == count
 
 
-async def scale_down(bed: Bed) -> None:
-    """Twice for the StatefulSet, whose order is fixed: the same is said of it again."""
-    await bed.scale(DEPLOYMENTS, "web", 6)
-    await bed.until_ready("web", 6)
+async def scale_down(ns: DisruptionNamespace) -> None:
+    """Twice for the StatefulSet, whose order is fixed, so that its event repeats."""
+    await ns.scale(DEPLOYMENTS, "web", 6)
+    await ns.until_ready("web", 6)
     for replicas in (2, 3, 2):
-        await bed.scale(STATEFUL_SETS, "db", replicas)
-        await bed.until_ready("db", replicas)
-        await eventually(lambda replicas=replicas: expects(bed, "db", replicas))
+        await ns.scale(STATEFUL_SETS, "db", replicas)
+        await ns.until_ready("db", replicas)
+        await eventually(lambda replicas=replicas: expects(ns, "db", replicas))
 
 
-async def expects(bed: Bed, budget: str, pods: int) -> bool:
-    status = await status_of(bed, budget)
+async def expects(ns: DisruptionNamespace, budget: str, pods: int) -> bool:
+    status = await status_of(ns, budget)
     return bool(status["expectedPods"] == pods == status["currentHealthy"] and len(status["conditions"]) == 1)
 
 
-async def write_in_between(site: Deployed, bed: Bed) -> None:
-    """Somebody else writes to the budget while the leader does: it reads before it counts again."""
-    (name, *_) = await bed.in_zone("web", "zone-b")
-    for turn in range(500):
-        if BUDGET in site.done(LEADER):
+async def overtake_the_leader(site: Deployed, ns: DisruptionNamespace) -> None:
+    """Write to the budget concurrently until the leader gets a conflict and reads the budget again."""
+    (name, *_) = await ns.in_zone("web", "zone-b")
+    for attempt in range(500):
+        if BUDGET in site.used_rights(LEADER):
             return
-        note = MergePatch({"metadata": {"annotations": {"example.com/turn": str(turn)}}})
-        ready = set_ready(bed, name, ready=bool(turn % 2))
-        notes = (bed.client.patch(BUDGETS, "web", note, bed.namespace) for _ in range(10))
+        note = MergePatch({"metadata": {"annotations": {"example.com/turn": str(attempt)}}})
+        ready = set_ready(ns, name, ready=bool(attempt % 2))
+        notes = (ns.client.patch(BUDGETS, "web", note, ns.namespace) for _ in range(10))
         await asyncio.gather(*notes, ready, return_exceptions=True)
     raise AssertionError("the leader was never overtaken")
 
 
-async def repeats(bed: Bed) -> bool:
-    found = (await bed.client.list(EVENTS, bed.namespace)).items
-    return any(event.series and event.series.count > 1 and "zonewise" in event.reporting_controller for event in found)
+async def event_repeats(ns: DisruptionNamespace) -> bool:
+    events = (await ns.client.list(EVENTS, ns.namespace)).items
+    return any(event.series and event.series.count > 1 and "zonewise" in event.reporting_controller for event in events)
 
 
-async def forget_authorities(bed: Bed) -> None:
-    """An authority that is due is renewed in its place, as one that nobody has."""
-    await bed.client.patch(SECRETS, GUARD, JsonPatch([{"op": "replace", "path": "/data", "value": {}}]), SYSTEM)
+async def clear_certificates(ns: DisruptionNamespace) -> None:
+    """Clear the Secret, so that the guard renews its CA in place."""
+    await ns.client.patch(SECRETS, GUARD, JsonPatch([{"op": "replace", "path": "/data", "value": {}}]), SYSTEM)
 
 
-def test_nothing_is_allowed_everywhere() -> None:
+def test_roles_have_no_wildcards() -> None:
     for document in documents(MANIFEST):
         for rule in document.get("rules", []) if document["kind"].endswith("Role") else []:
             assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}

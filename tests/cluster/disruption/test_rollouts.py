@@ -1,6 +1,6 @@
-"""StatefulSets and DaemonSets are updated by eviction, in waves over zones, and stock keeps their history.
+"""Rollouts of StatefulSets and DaemonSets by eviction, in waves over zones; stock controllers keep the revision history.
 
-Every change of a pod is looked at for a zone with less than it was promised, and every call of ours is counted.
+Every pod event is checked against a floor per zone, and the leader's calls are counted in the audit log.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import pytest
 
-from support.disruption.cluster import DAEMON_SETS, STATEFUL_SETS, ZONES, Bed
-from support.disruption.kwok import HELD
+from support.disruption.cluster import DAEMON_SETS, STATEFUL_SETS, ZONES, DisruptionNamespace
+from support.disruption.kwok import STAY_UNREADY
 from support.disruption.processes import POLICIES, Installed
-from support.disruption.rollouts import EVICT, SOON, evictions, guard, refusals, until_image, writes
+from support.disruption.rollouts import EVICT, SOON, create_budget, evictions, refusals, until_image, writes
 from support.disruption.violations import watching
 from support.waiting import eventually
 from zonewise.kube.wire.errors import Invalid
@@ -27,75 +27,79 @@ pytestmark = pytest.mark.xdist_group("disruption")
 FLOORS = dict.fromkeys(ZONES, 2)
 
 
-async def is_current(bed: Bed, name: str, replicas: int) -> bool:
-    status = (await bed.client.get(STATEFUL_SETS, name, bed.namespace))["status"]
+async def is_current(ns: DisruptionNamespace, name: str, replicas: int) -> bool:
+    status = (await ns.client.get(STATEFUL_SETS, name, ns.namespace))["status"]
     current = status["currentRevision"] == status["updateRevision"]
     return bool(current and status.get("currentReplicas") == replicas)
 
 
-async def test_a_stateful_set_is_updated_in_waves_and_rolled_back(bed: Bed, installed: Installed) -> None:
-    await bed.stateful_set("db", 9, annotations=EVICT, pod_annotations=SOON)
-    await bed.until_ready("db", 9)
-    await guard(bed, "db")
-    bed.audit.restart()
-    async with watching(bed, "db", FLOORS) as watcher:
-        await bed.new_version(STATEFUL_SETS, "db")
-        await until_image(bed, "db", 9)
-        await eventually(lambda: is_current(bed, "db", 9), "the update is the current revision")
+async def test_stateful_set_is_updated_in_waves_and_rolled_back(ns: DisruptionNamespace, installed: Installed) -> None:
+    await ns.stateful_set("db", 9, annotations=EVICT, pod_annotations=SOON)
+    await ns.until_ready("db", 9)
+    await create_budget(ns, "db")
+    ns.audit.restart()
+    async with watching(ns, "db", FLOORS) as watcher:
+        await ns.new_version(STATEFUL_SETS, "db")
+        await until_image(ns, "db", 9)
+        await eventually(lambda: is_current(ns, "db", 9), "the update revision is current")
     assert not watcher.violations
-    assert dict(watcher.lowest) == FLOORS, "one of each zone was away at a time"
+    assert dict(watcher.lowest) == FLOORS, "one pod per zone was unavailable at a time"
 
-    # What a busy server did not answer in time is asked for again.
-    assert sum(call.code < 500 for call in evictions(bed)) == 9
-    calls = Counter((call.verb, call.resource) for call in writes(bed))
-    assert calls["patch", "statefulsets/status"] in {1, 2}, "stock may overwrite it once with what it knew before"
-    # Three waves, the count before the first if it is not published yet, what comes to light afterwards.
+    # Evictions that a busy server did not answer in time are retried.
+    assert sum(call.code < 500 for call in evictions(ns)) == 9
+    calls = Counter((call.verb, call.resource) for call in writes(ns))
+    assert calls["patch", "statefulsets/status"] in {1, 2}, (
+        "the stock controller may overwrite it once from a stale cache"
+    )
+    # Three waves, possibly the first publication, and later corrections.
     assert calls["update", "topologydisruptionbudgets/status"] <= 3 + 3
-    assert refusals(bed) == []
+    assert refusals(ns) == []
 
-    await bed.kubectl("rollout", "undo", "statefulset/db")
-    await until_image(bed, "db", 9, "none:1")
-    await eventually(lambda: is_current(bed, "db", 9), "the old one is current again")
-    history = await bed.kubectl("rollout", "history", "statefulset/db")
+    await ns.kubectl("rollout", "undo", "statefulset/db")
+    await until_image(ns, "db", 9, "none:1")
+    await eventually(lambda: is_current(ns, "db", 9), "the old revision is current again")
+    history = await ns.kubectl("rollout", "history", "statefulset/db")
     assert re.findall(r"^\d+", history, re.MULTILINE) == ["2", "3"], history
 
 
-async def test_a_daemon_set_is_updated_in_waves_whether_it_asks_or_its_guard_makes_it(
-    bed: Bed, installed: Installed
+async def test_daemon_set_is_updated_in_waves_if_annotated_or_guarded(
+    ns: DisruptionNamespace, installed: Installed
 ) -> None:
-    """Its own rolling update takes pods at random: a guard that lets one of each zone go would hold it up for ever."""
-    await bed.daemon_set("asks", annotations=EVICT, pod_annotations=SOON)
-    await bed.daemon_set("guarded", update="RollingUpdate", pod_annotations=SOON)
-    await bed.daemon_set("surges", update="RollingUpdate", pod_annotations=SOON)
+    """The stock rolling update picks pods at random: a budget of one pod per zone would block it for ever."""
+    await ns.daemon_set("asks", annotations=EVICT, pod_annotations=SOON)
+    await ns.daemon_set("guarded", update="RollingUpdate", pod_annotations=SOON)
+    await ns.daemon_set("surges", update="RollingUpdate", pod_annotations=SOON)
     surge = {"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}}
-    await bed.client.patch(DAEMON_SETS, "surges", MergePatch(surge), bed.namespace)
-    await bed.until_ready("asks", 6)
-    await bed.until_ready("guarded", 6)
-    await bed.until_ready("surges", 6)
-    await guard(bed, "asks")
-    await guard(bed, "guarded")
-    await guard(bed, "surges")
+    await ns.client.patch(DAEMON_SETS, "surges", MergePatch(surge), ns.namespace)
+    await ns.until_ready("asks", 6)
+    await ns.until_ready("guarded", 6)
+    await ns.until_ready("surges", 6)
+    await create_budget(ns, "asks")
+    await create_budget(ns, "guarded")
+    await create_budget(ns, "surges")
     floors = dict.fromkeys(ZONES, 1)
-    async with watching(bed, "asks", floors) as asking, watching(bed, "guarded", floors) as guarded:
-        await bed.new_version(DAEMON_SETS, "asks")
-        await bed.new_version(DAEMON_SETS, "guarded")
-        await until_image(bed, "asks", 6)
-        await until_image(bed, "guarded", 6)
-    assert not asking.violations + guarded.violations
-    assert dict(asking.lowest) == floors
-    async with watching(bed, "surges", dict.fromkeys(ZONES, 2)) as surging:
-        await bed.new_version(DAEMON_SETS, "surges")
-        await until_image(bed, "surges", 6)
-    assert not surging.violations, "the new pod comes first"
-    assert refusals(bed) == []
+    async with watching(ns, "asks", floors) as annotated, watching(ns, "guarded", floors) as guarded:
+        await ns.new_version(DAEMON_SETS, "asks")
+        await ns.new_version(DAEMON_SETS, "guarded")
+        await until_image(ns, "asks", 6)
+        await until_image(ns, "guarded", 6)
+    assert not annotated.violations + guarded.violations
+    assert dict(annotated.lowest) == floors
+    async with watching(ns, "surges", dict.fromkeys(ZONES, 2)) as surging:
+        await ns.new_version(DAEMON_SETS, "surges")
+        await until_image(ns, "surges", 6)
+    assert not surging.violations, "the new pod starts first"
+    assert refusals(ns) == []
 
 
-async def test_a_partition_is_kept_and_a_bad_revision_stops_after_one_wave(bed: Bed, installed: Installed) -> None:
-    await bed.stateful_set("db", 9, annotations=EVICT | {"zonewise.dev/partition": "6"}, pod_annotations=SOON)
-    await bed.until_ready("db", 9)
-    await guard(bed, "db")
-    await bed.new_version(STATEFUL_SETS, "db")
-    pods = await until_image(bed, "db", 3, others=6)
+async def test_partition_is_kept_and_bad_revision_stops_after_one_wave(
+    ns: DisruptionNamespace, installed: Installed
+) -> None:
+    await ns.stateful_set("db", 9, annotations=EVICT | {"zonewise.dev/partition": "6"}, pod_annotations=SOON)
+    await ns.until_ready("db", 9)
+    await create_budget(ns, "db")
+    await ns.new_version(STATEFUL_SETS, "db")
+    pods = await until_image(ns, "db", 3, other_pods=6)
     assert {
         pod.metadata.name for pod in pods if pod.metadata.labels["controller-revision-hash"] != revision_of(pods, 0)
     } == {
@@ -104,87 +108,87 @@ async def test_a_partition_is_kept_and_a_bad_revision_stops_after_one_wave(bed: 
         "db-8",
     }
 
-    bad = {"spec": {"template": {"metadata": {"annotations": {HELD: "yes"}}}}}
-    await bed.client.patch(STATEFUL_SETS, "db", MergePatch(bad), bed.namespace)
-    open_to_all = {"metadata": {"annotations": {"zonewise.dev/partition": None}}}
-    await bed.client.patch(STATEFUL_SETS, "db", MergePatch(open_to_all), bed.namespace)
+    bad = {"spec": {"template": {"metadata": {"annotations": {STAY_UNREADY: "yes"}}}}}
+    await ns.client.patch(STATEFUL_SETS, "db", MergePatch(bad), ns.namespace)
+    no_partition = {"metadata": {"annotations": {"zonewise.dev/partition": None}}}
+    await ns.client.patch(STATEFUL_SETS, "db", MergePatch(no_partition), ns.namespace)
 
-    async def one_away_in_each_zone() -> bool:
-        return await bed.ready_by_zone("db") == FLOORS
+    async def one_unavailable_per_zone() -> bool:
+        return await ns.ready_by_zone("db") == FLOORS
 
-    await eventually(one_away_in_each_zone, "the first wave")
+    await eventually(one_unavailable_per_zone, "the first wave")
 
-    async def all_there() -> bool:
+    async def all_running() -> bool:
         return (
-            sum(pod.status.phase == "Running" and not pod.metadata.deletion_timestamp for pod in await bed.pods("db"))
+            sum(pod.status.phase == "Running" and not pod.metadata.deletion_timestamp for pod in await ns.pods("db"))
             == 9
         )
 
-    await eventually(all_there, "they are back, not ready")
-    bed.audit.restart()
+    await eventually(all_running, "all are running but not ready")
+    ns.audit.restart()
     await asyncio.sleep(5)
-    assert [call for call in writes(bed) if call.resource in {"pods/eviction", "pods"}] == []
-    assert await bed.ready_by_zone("db") == FLOORS
+    assert [call for call in writes(ns) if call.resource in {"pods/eviction", "pods"}] == []
+    assert await ns.ready_by_zone("db") == FLOORS
 
-    await bed.kubectl("rollout", "undo", "statefulset/db")
-    await until_image(bed, "db", 9)
-    assert await bed.ready_by_zone("db") == dict.fromkeys(ZONES, 3)
+    await ns.kubectl("rollout", "undo", "statefulset/db")
+    await until_image(ns, "db", 9)
+    assert await ns.ready_by_zone("db") == dict.fromkeys(ZONES, 3)
 
 
-async def test_a_refusal_from_elsewhere_costs_few_calls_and_never_tries_the_same_pod_twice_in_a_row(
-    bed: Bed, installed: Installed
+async def test_foreign_denial_backs_off_and_never_retries_the_same_pod(
+    ns: DisruptionNamespace, installed: Installed
 ) -> None:
-    await bed.stateful_set("db", 6, annotations=EVICT, pod_annotations=SOON)
-    await bed.until_ready("db", 6)
-    await guard(bed, "db")
-    async with nobody_evicts(bed):
-        bed.audit.restart()
-        await bed.new_version(STATEFUL_SETS, "db")
-        await eventually(lambda: len(refusals(bed)) >= 3, "every zone is tried")
+    await ns.stateful_set("db", 6, annotations=EVICT, pod_annotations=SOON)
+    await ns.until_ready("db", 6)
+    await create_budget(ns, "db")
+    async with evictions_denied(ns):
+        ns.audit.restart()
+        await ns.new_version(STATEFUL_SETS, "db")
+        await eventually(lambda: len(refusals(ns)) >= 3, "an eviction is tried in every zone")
         await asyncio.sleep(10)
-        tried = evictions(bed)
-        assert len([call for call in writes(bed) if call.resource != "events"]) <= 6
-        assert all(one.name != next_one.name for one, next_one in pairwise(tried))
-        assert await bed.ready_by_zone("db") == dict.fromkeys(ZONES, 2)
-    await bed.new_version(STATEFUL_SETS, "db", "none:3")
-    await until_image(bed, "db", 6, "none:3")
+        tried = evictions(ns)
+        assert len([call for call in writes(ns) if call.resource != "events"]) <= 6
+        assert all(first.name != second.name for first, second in pairwise(tried))
+        assert await ns.ready_by_zone("db") == dict.fromkeys(ZONES, 2)
+    await ns.new_version(STATEFUL_SETS, "db", "none:3")
+    await until_image(ns, "db", 6, "none:3")
 
 
 @asynccontextmanager
-async def nobody_evicts(bed: Bed) -> AsyncIterator[None]:
-    """A policy of somebody else's."""
-    name = f"{bed.namespace}-evictions"
+async def evictions_denied(ns: DisruptionNamespace) -> AsyncIterator[None]:
+    """An admission policy of another party denies all evictions."""
+    name = f"{ns.namespace}-evictions"
     spec = {
         "matchConstraints": {
             "resourceRules": [
                 {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
             ],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": bed.namespace}},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ns.namespace}},
         },
-        "validations": [{"expression": "false", "message": "nobody is evicted here"}],
+        "validations": [{"expression": "false", "message": "no evictions here"}],
     }
     binding, policy = POLICIES
-    await bed.client.create(policy, {"metadata": {"name": name}, "spec": spec})
-    await bed.client.create(
+    await ns.client.create(policy, {"metadata": {"name": name}, "spec": spec})
+    await ns.client.create(
         binding, {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
     )
-    pod = (await bed.pods("db"))[0].metadata.name
+    pod = (await ns.pods("db"))[0].metadata.name
 
     async def is_refused() -> bool:
         with suppress(Invalid):
-            await bed.client.evict(pod, bed.namespace, dry_run=True)
+            await ns.client.evict(pod, ns.namespace, dry_run=True)
             return False
         return True
 
     await eventually(is_refused)
     yield
-    await bed.client.delete(binding, name)
-    await bed.client.delete(policy, name)
+    await ns.client.delete(binding, name)
+    await ns.client.delete(policy, name)
 
-    async def is_let_go() -> bool:
+    async def is_accepted() -> bool:
         return not await is_refused()
 
-    await eventually(is_let_go)
+    await eventually(is_accepted)
 
 
 def revision_of(pods: list[Pod], ordinal: int) -> str:

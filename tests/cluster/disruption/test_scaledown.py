@@ -1,6 +1,6 @@
-"""Stock controllers delete the pods that keep the spread, as many as budgets allow: rollouts of Deployments, scale-downs.
+"""Deployment rollouts and scale-downs: stock controllers delete the granted pods, which keeps the spread and the budget.
 
-Their deletes are guarded by a policy in the API server: what goes through was granted, pod by pod.
+An admission policy in the API server denies their deletes without a grant on the pod.
 """
 
 import pytest
@@ -12,10 +12,10 @@ from support.disruption.cluster import (
     REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
     ZONES,
-    Bed,
+    DisruptionNamespace,
 )
 from support.disruption.processes import Installed
-from support.disruption.rollouts import EACH_ZONE, SOON, budget_status, guard, writes
+from support.disruption.rollouts import EACH_ZONE, SOON, budget_status, create_budget, writes
 from support.disruption.violations import watching
 from support.waiting import eventually
 from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED
@@ -27,126 +27,132 @@ from zonewise.topology import ZONE
 pytestmark = pytest.mark.xdist_group("disruption")
 
 
-def count(bed: Bed, resource: str) -> int:
-    return sum(call.resource == resource and call.code == 200 for call in writes(bed))
+def count(ns: DisruptionNamespace, resource: str) -> int:
+    return sum(call.resource == resource and call.code == 200 for call in writes(ns))
 
 
-async def test_a_deployment_rolls_out_with_two_pods_away_though_it_may_take_five_and_scales_down_evenly(
-    bed: Bed, installed: Installed
+async def test_deployment_rolls_out_within_budget_and_scales_down_evenly(
+    ns: DisruptionNamespace, installed: Installed
 ) -> None:
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 5}}
-    await bed.deployment("web", 9, strategy=strategy, pod_annotations=SOON)
-    await bed.until_ready("web", 9)
-    await guard(bed, "web", maxUnavailable=2, nodeSelectorTerm=None)
-    bed.audit.restart()
-    async with watching(bed, "web", {EVERYWHERE: 7}) as watcher:
-        watcher.zones = dict.fromkeys(watcher.zones, EVERYWHERE)  # a new pod need not come up where an old one left
-        await bed.new_version(DEPLOYMENTS, "web")
-        await eventually(lambda: is_rolled_out(bed, "web", 9), "the rollout ends")
+    await ns.deployment("web", 9, strategy=strategy, pod_annotations=SOON)
+    await ns.until_ready("web", 9)
+    await create_budget(ns, "web", maxUnavailable=2, nodeSelectorTerm=None)
+    ns.audit.restart()
+    async with watching(ns, "web", {EVERYWHERE: 7}) as watcher:
+        watcher.zones = dict.fromkeys(watcher.zones, EVERYWHERE)  # a new pod may start in another zone
+        await ns.new_version(DEPLOYMENTS, "web")
+        await eventually(lambda: is_rolled_out(ns, "web", 9), "the rollout ends")
     assert not watcher.violations
-    assert count(bed, "pods") == 9, "one patch for each pod"
-    # A deployment controller that takes smaller steps than a wave is wide makes more waves than there need be.
-    assert count(bed, "topologydisruptionbudgets/status") <= 9 + 2
+    assert count(ns, "pods") == 9, "one patch for each pod"
+    # A deployment controller whose steps are smaller than a wave causes more waves.
+    assert count(ns, "topologydisruptionbudgets/status") <= 9 + 2
 
-    await bed.scale(DEPLOYMENTS, "web", 6)
-    await bed.until_ready("web", 6)
-    assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
-    await bed.scale(DEPLOYMENTS, "web", 0)
-    await eventually(lambda: is_empty(bed, "web"), "an owner that wants no pods loses them all")
-
-
-async def is_empty(bed: Bed, app: str) -> bool:
-    return not await bed.pods(app)
+    await ns.scale(DEPLOYMENTS, "web", 6)
+    await ns.until_ready("web", 6)
+    assert await ns.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
+    await ns.scale(DEPLOYMENTS, "web", 0)
+    await eventually(lambda: is_empty(ns, "web"), "scaling to zero deletes all pods")
 
 
-async def is_rolled_out(bed: Bed, name: str, replicas: int) -> bool:
-    found = await bed.client.get(DEPLOYMENTS, name, bed.namespace)
-    status = found["status"]
-    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+async def is_empty(ns: DisruptionNamespace, app: str) -> bool:
+    return not await ns.pods(app)
+
+
+async def is_rolled_out(ns: DisruptionNamespace, name: str, replicas: int) -> bool:
+    deployment = await ns.client.get(DEPLOYMENTS, name, ns.namespace)
+    status = deployment["status"]
+    observed = status.get("observedGeneration") == deployment["metadata"]["generation"]
     return bool(
-        seen and status.get("updatedReplicas") == replicas == status.get("availableReplicas") == status["replicas"]
+        observed and status.get("updatedReplicas") == replicas == status.get("availableReplicas") == status["replicas"]
     )
 
 
-async def test_big_zones_give_first_a_frozen_one_gives_nothing_and_unused_grants_are_revoked(
-    bed: Bed, installed: Installed
+async def test_frozen_zones_keep_their_pods_and_unused_grants_are_revoked(
+    ns: DisruptionNamespace, installed: Installed
 ) -> None:
-    await bed.replica_set("web", 6)
-    await bed.until_ready("web", 6)
+    await ns.replica_set("web", 6)
+    await ns.until_ready("web", 6)
     not_a = {"key": ZONE, "operator": "NotIn", "values": [ZONES[0]]}
     frozen = {"matchExpressions": [*EACH_ZONE["matchExpressions"], not_a]}
-    await guard(bed, "web", maxUnavailable=0, nodeSelectorTerm=frozen)
-    await bed.scale(REPLICA_SETS, "web", 3)
+    await create_budget(ns, "web", maxUnavailable=0, nodeSelectorTerm=frozen)
+    await ns.scale(REPLICA_SETS, "web", 3)
     await eventually(
-        lambda: has_only(bed, "web", {ZONES[1]: 2, ZONES[2]: 2}), "zone-a gives all it has, the others nothing"
+        lambda: has_only(ns, "web", {ZONES[1]: 2, ZONES[2]: 2}), "zone-a loses all pods, the frozen zones none"
     )
 
     thaw = {"spec": {"maxUnavailable": 1, "nodeSelectorTerm": EACH_ZONE}}
-    await bed.client.patch(BUDGETS, "web", MergePatch(thaw), bed.namespace)
-    await bed.until_ready("web", 3)
-    assert sorted((await bed.ready_by_zone("web")).values()) == [1, 2]
+    await ns.client.patch(BUDGETS, "web", MergePatch(thaw), ns.namespace)
+    await ns.until_ready("web", 3)
+    assert sorted((await ns.ready_by_zone("web")).values()) == [1, 2]
 
-    unused = (await bed.pods("web"))[0]
+    unused = (await ns.pods("web"))[0]
     grant = Apply(
         {"metadata": {"uid": unused.metadata.uid, "annotations": {GRANTED: unused.metadata.uid}}},
         DISRUPTION_FIELD_MANAGER,
     )
 
     async def revoked() -> bool:
-        seen: Pod = await bed.client.get(PODS, unused.metadata.name, bed.namespace)
-        return GRANTED not in seen.metadata.annotations
+        pod: Pod = await ns.client.get(PODS, unused.metadata.name, ns.namespace)
+        return GRANTED not in pod.metadata.annotations
 
-    await bed.client.patch(PODS, unused.metadata.name, grant, bed.namespace)
-    await eventually(revoked, "nobody has to go, so nobody may")
-    await bed.client.patch(BUDGETS, "web", MergePatch({"spec": {"applyTo": ["Evictions"]}}), bed.namespace)
-    await bed.client.patch(PODS, unused.metadata.name, grant, bed.namespace)
-    await eventually(revoked, "its controller need not ask any more")
-
-
-async def has_only(bed: Bed, app: str, expected: dict[str, int]) -> bool:
-    return await bed.ready_by_zone(app) == expected
+    await ns.client.patch(PODS, unused.metadata.name, grant, ns.namespace)
+    await eventually(revoked, "no pod has to be deleted, so no grant stays")
+    await ns.client.patch(BUDGETS, "web", MergePatch({"spec": {"applyTo": ["Evictions"]}}), ns.namespace)
+    await ns.client.patch(PODS, unused.metadata.name, grant, ns.namespace)
+    await eventually(revoked, "its controller needs no grant any more")
 
 
-async def test_a_replication_controller_is_held_and_keeps_the_spread(bed: Bed, installed: Installed) -> None:
-    await bed.replication_controller("web", 6)
-    await bed.until_ready("web", 6)
-    await guard(bed, "web", maxUnavailable=0)
-    bed.audit.restart()
-    await bed.scale(REPLICATION_CONTROLLERS, "web", 3)
-    await eventually(lambda: is_refused(bed, "replication-controller"), "a freeze holds it")
-    assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
-    await bed.client.patch(BUDGETS, "web", MergePatch({"spec": {"maxUnavailable": 1}}), bed.namespace)
-    await bed.until_ready("web", 3)
-    assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 1)
+async def has_only(ns: DisruptionNamespace, app: str, expected: dict[str, int]) -> bool:
+    return await ns.ready_by_zone(app) == expected
 
 
-def is_refused(bed: Bed, controller: str) -> bool:
+async def test_replication_controller_waits_for_the_budget_and_keeps_the_spread(
+    ns: DisruptionNamespace, installed: Installed
+) -> None:
+    await ns.replication_controller("web", 6)
+    await ns.until_ready("web", 6)
+    await create_budget(ns, "web", maxUnavailable=0)
+    ns.audit.restart()
+    await ns.scale(REPLICATION_CONTROLLERS, "web", 3)
+    await eventually(lambda: is_denied(ns, "replication-controller"), "the frozen budget denies it")
+    assert await ns.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
+    await ns.client.patch(BUDGETS, "web", MergePatch({"spec": {"maxUnavailable": 1}}), ns.namespace)
+    await ns.until_ready("web", 3)
+    assert await ns.ready_by_zone("web") == dict.fromkeys(ZONES, 1)
+
+
+def is_denied(ns: DisruptionNamespace, controller: str) -> bool:
     return any(
-        (call.verb, call.code) == ("delete", 403) for call in bed.audit.calls(user=controller, namespace=bed.namespace)
+        (call.verb, call.code) == ("delete", 403) for call in ns.audit.calls(user=controller, namespace=ns.namespace)
     )
 
 
-async def test_a_stateful_set_gives_its_highest_ordinals_and_the_status_says_so(bed: Bed, installed: Installed) -> None:
-    await bed.stateful_set("db", 9)
-    await bed.until_ready("db", 9)
-    await guard(bed, "db", maxUnavailable=0)
-    await bed.scale(STATEFUL_SETS, "db", 6)
+async def test_stateful_set_scales_down_in_fixed_order_and_reports_it(
+    ns: DisruptionNamespace, installed: Installed
+) -> None:
+    await ns.stateful_set("db", 9)
+    await ns.until_ready("db", 9)
+    await create_budget(ns, "db", maxUnavailable=0)
+    await ns.scale(STATEFUL_SETS, "db", 6)
 
-    async def fixed_order_is_told() -> bool:
-        conditions = (await budget_status(bed, "db"))["conditions"]
-        return any(known["type"] == "ScaleDownOrderFixed" and known["status"] == "True" for known in conditions)
+    async def fixed_order_is_reported() -> bool:
+        conditions = (await budget_status(ns, "db"))["conditions"]
+        return any(
+            condition["type"] == "ScaleDownOrderFixed" and condition["status"] == "True" for condition in conditions
+        )
 
-    await eventually(fixed_order_is_told)
-    await bed.client.patch(BUDGETS, "db", MergePatch({"spec": {"maxUnavailable": 1}}), bed.namespace)
-    pods = await bed.until_ready("db", 6)
+    await eventually(fixed_order_is_reported)
+    await ns.client.patch(BUDGETS, "db", MergePatch({"spec": {"maxUnavailable": 1}}), ns.namespace)
+    pods = await ns.until_ready("db", 6)
     assert sorted(pod.metadata.name for pod in pods) == [f"db-{number}" for number in range(6)]
 
     rolling = {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}
-    await bed.client.patch(STATEFUL_SETS, "db", MergePatch(rolling), bed.namespace)
-    await bed.new_version(STATEFUL_SETS, "db")
-    await eventually(lambda: is_updated(bed, "db", 6), "stock's own update goes on, one grant at a time")
+    await ns.client.patch(STATEFUL_SETS, "db", MergePatch(rolling), ns.namespace)
+    await ns.new_version(STATEFUL_SETS, "db")
+    await eventually(lambda: is_updated(ns, "db", 6), "the stock update continues, one grant at a time")
 
 
-async def is_updated(bed: Bed, name: str, replicas: int) -> bool:
-    status = (await bed.client.get(STATEFUL_SETS, name, bed.namespace))["status"]
+async def is_updated(ns: DisruptionNamespace, name: str, replicas: int) -> bool:
+    status = (await ns.client.get(STATEFUL_SETS, name, ns.namespace))["status"]
     return bool(status.get("updatedReplicas") == replicas == status.get("readyReplicas"))

@@ -1,4 +1,4 @@
-"""The leader's numbers on a real API server: they follow pods, nodes and scales, and cost no more writes than they must."""
+"""Status writer on a real API server: the numbers follow pods, nodes and scales, with few writes."""
 
 import asyncio
 import signal
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from support.disruption.cluster import BUDGETS, DEPLOYMENTS, Bed
+from support.disruption.cluster import BUDGETS, DEPLOYMENTS, DisruptionNamespace
 from support.disruption.processes import install, start_leader, user_kubeconfig
 from support.disruption.webhook import (
     allowed,
     charged,
-    known,
     leading,
     replica,
     set_ready,
     status_of,
     until_allowed,
+    until_informed,
     zone_budget,
 )
 from support.waiting import eventually
@@ -51,7 +51,7 @@ DEFINITIONS: Resource[dict[str, Any]] = Resource(
 
 
 class Clock:
-    """The machine's, and as much later as a test wants."""
+    """The machine's clock plus `ahead_seconds`."""
 
     def __init__(self) -> None:
         self.ahead_seconds = 0.0
@@ -61,63 +61,65 @@ class Clock:
 
 
 @asynccontextmanager
-async def publishing(bed: Bed, clock: Clock, user: str = "publisher") -> AsyncIterator[StatusWriter]:
-    """The publisher alone, with a clock of the test's."""
-    await install(bed.plane)
-    config = await asyncio.to_thread(user_kubeconfig, bed.plane, user)
+async def running_status_writer(
+    ns: DisruptionNamespace, clock: Clock, user: str = "publisher"
+) -> AsyncIterator[StatusWriter]:
+    """Run the status writer alone, with the test's clock."""
+    await install(ns.plane)
+    config = await asyncio.to_thread(user_kubeconfig, ns.plane, user)
     async with Client(kubeconfig.load(config)) as client, Recorder(client, "zonewise.dev/test", "test") as recorder:
         caches = Caches(client)
         sources = DisruptionInformers(caches)
         workloads = WorkloadInformers(client, caches, sources)
-        book = BudgetStore(client, sources.budgets)
-        publisher = StatusWriter(sources, workloads, book, BudgetEvents(client, recorder), clock=clock)
+        store = BudgetStore(client, sources.budgets)
+        status_writer = StatusWriter(sources, workloads, store, BudgetEvents(client, recorder), clock=clock)
         async with caches:
             await caches.wait_synced()
-            tasks = [asyncio.create_task(run()) for run in (workloads.run, publisher.run)]
+            tasks = [asyncio.create_task(run()) for run in (workloads.run, status_writer.run)]
             try:
-                yield publisher
+                yield status_writer
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
 
 
-def writes(bed: Bed, user: str) -> int:
-    calls = bed.audit.calls(user=user, namespace=bed.namespace)
+def writes(ns: DisruptionNamespace, user: str) -> int:
+    calls = ns.audit.calls(user=user, namespace=ns.namespace)
     return sum(call.resource == "topologydisruptionbudgets/status" for call in calls)
 
 
-async def test_numbers_follow_the_cluster(bed: Bed) -> None:
-    async with leading(bed):
-        await bed.deployment("web", 9)
-        await bed.until_ready("web", 9)
-        await zone_budget(bed)
-        await until_allowed(bed, ONE_EACH)
-        (lost, *_) = await bed.in_zone("web", "zone-b")
-        await bed.set_unready(lost)
-        await until_allowed(bed, {**ONE_EACH, "zone-b": 0})
-        await bed.client.delete(PODS, lost, bed.namespace, grace_seconds=0)
-        await until_allowed(bed, ONE_EACH)
-        await bed.scale(DEPLOYMENTS, "web", 12)
-        await bed.until_ready("web", 12)
-        await eventually_status(bed, expectedPods=12, currentHealthy=12, desiredHealthy=9)
+async def test_status_follows_pods_nodes_and_scale(ns: DisruptionNamespace) -> None:
+    async with leading(ns):
+        await ns.deployment("web", 9)
+        await ns.until_ready("web", 9)
+        await zone_budget(ns)
+        await until_allowed(ns, ONE_EACH)
+        (unready, *_) = await ns.in_zone("web", "zone-b")
+        await ns.set_unready(unready)
+        await until_allowed(ns, {**ONE_EACH, "zone-b": 0})
+        await ns.client.delete(PODS, unready, ns.namespace, grace_seconds=0)
+        await until_allowed(ns, ONE_EACH)
+        await ns.scale(DEPLOYMENTS, "web", 12)
+        await ns.until_ready("web", 12)
+        await eventually_status(ns, expectedPods=12, currentHealthy=12, desiredHealthy=9)
         for number in (0, 1):
-            await bed.label_node(bed.node("zone-c", number), {ZONE: "zone-d"})
-        await until_allowed(bed, {"zone-a": 1, "zone-b": 1, "zone-d": 1})
-        await bed.label_node(bed.node("zone-c", 0), {ZONE: None})
-        await bed.label_node(bed.node("zone-c", 1), {ZONE: None})
-        await until_allowed(bed, {"zone-a": 1, "zone-b": 1})
-        assert (await status_of(bed))["uncoveredPods"] == 4
-        await bed.client.patch(BUDGETS, "budget", MergePatch({"spec": {"maxUnavailable": 0}}), bed.namespace)
-        await until_allowed(bed, {"zone-a": 0, "zone-b": 0})
+            await ns.label_node(ns.node("zone-c", number), {ZONE: "zone-d"})
+        await until_allowed(ns, {"zone-a": 1, "zone-b": 1, "zone-d": 1})
+        await ns.label_node(ns.node("zone-c", 0), {ZONE: None})
+        await ns.label_node(ns.node("zone-c", 1), {ZONE: None})
+        await until_allowed(ns, {"zone-a": 1, "zone-b": 1})
+        assert (await status_of(ns))["uncoveredPods"] == 4
+        await ns.client.patch(BUDGETS, "budget", MergePatch({"spec": {"maxUnavailable": 0}}), ns.namespace)
+        await until_allowed(ns, {"zone-a": 0, "zone-b": 0})
 
 
-async def eventually_status(bed: Bed, **wanted: int) -> None:
+async def eventually_status(ns: DisruptionNamespace, **expected: int) -> None:
     async def reached() -> bool:
-        found = await status_of(bed)
-        return {name: found.get(name) for name in wanted} == wanted
+        status = await status_of(ns)
+        return {name: status.get(name) for name in expected} == expected
 
-    await eventually(reached, str(wanted))
+    await eventually(reached, str(expected))
 
 
 def fleet_definition() -> dict[str, Any]:
@@ -135,64 +137,66 @@ def fleet_definition() -> dict[str, Any]:
     return {"metadata": {"name": "fleets.example.com"}, "spec": spec}
 
 
-async def test_an_owner_of_any_kind_is_asked_for_its_scale(bed: Bed) -> None:
-    await bed.client.create(DEFINITIONS, fleet_definition())
-    await bed.kubectl("wait", "--for=condition=Established", "crd/fleets.example.com")
+async def test_custom_owner_is_read_through_its_scale_subresource(ns: DisruptionNamespace) -> None:
+    await ns.client.create(DEFINITIONS, fleet_definition())
+    await ns.kubectl("wait", "--for=condition=Established", "crd/fleets.example.com")
     body = {"metadata": {"name": "web"}, "spec": {"size": 4}}
-    fleet = await bed.client.create(FLEETS, body, bed.namespace)
+    fleet = await ns.client.create(FLEETS, body, ns.namespace)
     owner = {"apiVersion": "example.com/v1", "kind": "Fleet", "name": "web", "controller": True}
     owner["uid"] = fleet["metadata"]["uid"]
     for number in range(3):
-        pod = bed.template("web", spread=False, nodeName=bed.node("zone-a", 0))
+        pod = ns.template("web", spread=False, nodeName=ns.node("zone-a", 0))
         pod["metadata"] |= {"name": f"web-{number}", "ownerReferences": [owner]}
-        await bed.client.create(PODS, pod, bed.namespace)
-    await bed.until_ready("web", 3)
-    async with leading(bed, "leader-fleets"):
-        await zone_budget(bed, maxUnavailable=2, nodeSelectorTerm=None)
-        await eventually_status(bed, expectedPods=4, disruptionsAllowed=1, unmanagedPods=0)
-        await bed.client.patch(FLEETS, "web", MergePatch({"spec": {"size": 3}}), bed.namespace)
-        await eventually_status(bed, expectedPods=3, disruptionsAllowed=2)
-    calls = bed.audit.calls(user="leader-fleets", namespace=bed.namespace)
-    assert sum(call.resource == "fleets/scale" for call in calls) <= 3  # met, heard of, changed
-    await bed.client.delete(DEFINITIONS, "fleets.example.com")
+        await ns.client.create(PODS, pod, ns.namespace)
+    await ns.until_ready("web", 3)
+    async with leading(ns, "leader-fleets"):
+        await zone_budget(ns, maxUnavailable=2, nodeSelectorTerm=None)
+        await eventually_status(ns, expectedPods=4, disruptionsAllowed=1, unmanagedPods=0)
+        await ns.client.patch(FLEETS, "web", MergePatch({"spec": {"size": 3}}), ns.namespace)
+        await eventually_status(ns, expectedPods=3, disruptionsAllowed=2)
+    calls = ns.audit.calls(user="leader-fleets", namespace=ns.namespace)
+    assert (
+        sum(call.resource == "fleets/scale" for call in calls) <= 3
+    )  # on discovery, on the first watch event, on change
+    await ns.client.delete(DEFINITIONS, "fleets.example.com")
 
 
-async def test_writes_are_few_and_a_quiet_cluster_costs_nothing(bed: Bed) -> None:
+async def test_status_writes_are_rate_limited_and_stop_when_quiet(ns: DisruptionNamespace) -> None:
     clock = Clock()
-    async with publishing(bed, clock, "publisher-few"):
-        await bed.deployment("web", 30)
-        await bed.until_ready("web", 30)
-        await zone_budget(bed, maxUnavailable="50%")
-        await until_allowed(bed, dict.fromkeys(ONE_EACH, 5))
-        await settled(bed)
-        bed.audit.restart()
+    async with running_status_writer(ns, clock, "publisher-few"):
+        await ns.deployment("web", 30)
+        await ns.until_ready("web", 30)
+        await zone_budget(ns, maxUnavailable="50%")
+        await until_allowed(ns, dict.fromkeys(ONE_EACH, 5))
+        await settled(ns)
+        ns.audit.restart()
         started = clock()
-        pods = await bed.pods("web")
+        pods = await ns.pods("web")
         for ready in (False, True):
-            await asyncio.gather(*(set_ready(bed, pod.metadata.name, ready=ready) for pod in pods[:10]))
-        await until_allowed(bed, dict.fromkeys(ONE_EACH, 5))
-        await settled(bed)
+            await asyncio.gather(*(set_ready(ns, pod.metadata.name, ready=ready) for pod in pods[:10]))
+        await until_allowed(ns, dict.fromkeys(ONE_EACH, 5))
+        await settled(ns)
         seconds = clock() - started
         rises, falls = seconds + 1, 10
-        assert writes(bed, "publisher-few") <= rises + falls
-        bed.audit.restart()
+        assert writes(ns, "publisher-few") <= rises + falls
+        ns.audit.restart()
         for pod in pods[:10]:
             note = MergePatch({"metadata": {"annotations": {"example.com/note": "x"}}})
-            await bed.client.patch(PODS, pod.metadata.name, note, bed.namespace)
+            await ns.client.patch(PODS, pod.metadata.name, note, ns.namespace)
         await asyncio.sleep(1.5)
-        assert bed.audit.calls(user="publisher-few", namespace=bed.namespace) == []
+        assert ns.audit.calls(user="publisher-few", namespace=ns.namespace) == []
 
 
-async def settled(bed: Bed) -> None:
-    """Once its version has stayed for longer than anything waits to be written."""
+async def settled(ns: DisruptionNamespace) -> None:
+    """Wait until the budget's version is unchanged for longer than any write is delayed."""
     version, since = "", 0.0
 
     async def quiet() -> bool:
         nonlocal version, since
         now = asyncio.get_running_loop().time()
-        found = (await bed.client.get(BUDGETS, "budget", bed.namespace))["metadata"]["resourceVersion"]
-        if found != version:
-            version, since = found, now
+        current = (await ns.client.get(BUDGETS, "budget", ns.namespace))["metadata"]["resourceVersion"]
+        if current != version:
+            version, since = current, now
         await asyncio.sleep(0.1)
         return now - since > 6.0
 
@@ -209,91 +213,91 @@ def reservation(pod: Pod) -> LedgerEntry:
     )
 
 
-async def test_a_charge_that_came_to_nothing_is_taken_back(bed: Bed) -> None:
+async def test_unused_charge_is_refunded(ns: DisruptionNamespace) -> None:
     clock = Clock()
-    await bed.deployment("web", 9)
-    await bed.until_ready("web", 9)
-    async with publishing(bed, clock) as publisher:
-        await zone_budget(bed)
-        await until_allowed(bed, ONE_EACH)
-        key = Key(bed.namespace, "budget")
-        pods = [await bed.client.get(PODS, name, bed.namespace) for name in await bed.in_zone("web", "zone-a")]
+    await ns.deployment("web", 9)
+    await ns.until_ready("web", 9)
+    async with running_status_writer(ns, clock) as status_writer:
+        await zone_budget(ns)
+        await until_allowed(ns, ONE_EACH)
+        key = Key(ns.namespace, "budget")
+        pods = [await ns.client.get(PODS, name, ns.namespace) for name in await ns.in_zone("web", "zone-a")]
         entries = [reservation(pod) for pod in pods]
-        publisher.hold(key, "test")
-        bed.audit.restart()
-        assert await publisher.reserve({key: entries}) == {entries[0].uid}
-        assert writes(bed, "publisher") == 1
-        assert await charged(bed) == [entries[0].name]
-        case = publisher.fresh(key)
+        status_writer.hold(key, "test")
+        ns.audit.restart()
+        assert await status_writer.reserve({key: entries}) == {entries[0].uid}
+        assert writes(ns, "publisher") == 1
+        assert await charged(ns) == [entries[0].name]
+        case = status_writer.fresh(key)
         assert case is not None
         assert case.status.numbers.domains["zone-a"].allowed == 0
-        publisher.give_back({entries[0].uid})
-        assert await publisher.reserve({key: entries[1:]}) == {entries[1].uid}
-        assert writes(bed, "publisher") == 2
-        assert await charged(bed) == [entries[1].name]
-        publisher.release(key, "test")
+        status_writer.give_back({entries[0].uid})
+        assert await status_writer.reserve({key: entries[1:]}) == {entries[1].uid}
+        assert writes(ns, "publisher") == 2
+        assert await charged(ns) == [entries[1].name]
+        status_writer.release(key, "test")
         clock.ahead_seconds += 121.0
-        await set_ready(bed, (await bed.in_zone("web", "zone-b"))[0], ready=False)
-        await until_allowed(bed, {**ONE_EACH, "zone-b": 0})
-        assert await charged(bed) == []
-        told = await eventually(lambda: bed.events("NotDeleted"))
-        assert entries[1].name in told[0]["note"]
+        await set_ready(ns, (await ns.in_zone("web", "zone-b"))[0], ready=False)
+        await until_allowed(ns, {**ONE_EACH, "zone-b": 0})
+        assert await charged(ns) == []
+        events = await eventually(lambda: ns.events("NotDeleted"))
+        assert entries[1].name in events[0]["note"]
 
 
-async def test_the_next_leader_goes_on_where_the_last_was_killed(bed: Bed) -> None:
-    """A pod of zone-a is gone and its successor can't be placed: that is zone-a's debt, whoever counts."""
-    await install(bed.plane)
-    config = await asyncio.to_thread(user_kubeconfig, bed.plane, "leader-killed")
-    await bed.deployment("web", 9)
-    await bed.until_ready("web", 9)
+async def test_next_leader_keeps_a_killed_leaders_departures(ns: DisruptionNamespace) -> None:
+    """A pod of zone-a is gone and its successor can't be scheduled: every leader counts it as missing in zone-a."""
+    await install(ns.plane)
+    config = await asyncio.to_thread(user_kubeconfig, ns.plane, "leader-killed")
+    await ns.deployment("web", 9)
+    await ns.until_ready("web", 9)
     first = await asyncio.to_thread(start_leader, config)
     try:
-        await zone_budget(bed)
-        await until_allowed(bed, ONE_EACH)
+        await zone_budget(ns)
+        await until_allowed(ns, ONE_EACH)
         for number in (0, 1):
-            await bed.kubectl("cordon", bed.node("zone-a", number))
-        (gone, *_) = await bed.in_zone("web", "zone-a")
-        async with replica(bed) as guard:
-            await known(guard, bed, 9)
-            assert (await guard.evict(gone)).allowed
+            await ns.kubectl("cordon", ns.node("zone-a", number))
+        (evicted, *_) = await ns.in_zone("web", "zone-a")
+        async with replica(ns) as guard:
+            await until_informed(guard, ns, 9)
+            assert (await guard.evict(evicted)).allowed
         first.signal(signal.SIGKILL)
         await asyncio.to_thread(first.end)
-        await bed.client.delete(PODS, gone, bed.namespace, grace_seconds=0)
-        assert await allowed(bed) == {**ONE_EACH, "zone-a": 0}
-        async with leading(bed, "leader-next"):
-            await eventually(lambda: departed(bed), "the debt is written down")
-            assert await allowed(bed) == {**ONE_EACH, "zone-a": 0}
+        await ns.client.delete(PODS, evicted, ns.namespace, grace_seconds=0)
+        assert await allowed(ns) == {**ONE_EACH, "zone-a": 0}
+        async with leading(ns, "leader-next"):
+            await eventually(lambda: departure_recorded(ns), "the departure is in the status")
+            assert await allowed(ns) == {**ONE_EACH, "zone-a": 0}
             for number in (0, 1):
-                await bed.kubectl("uncordon", bed.node("zone-a", number))
-            await until_allowed(bed, ONE_EACH)
+                await ns.kubectl("uncordon", ns.node("zone-a", number))
+            await until_allowed(ns, ONE_EACH)
     finally:
         await asyncio.to_thread(first.remove)
 
 
-async def departed(bed: Bed) -> bool:
-    found = (await status_of(bed))["departures"]
-    return [(line["domain"], line["missing"]) for line in found] == [("zone-a", 1)]
+async def departure_recorded(ns: DisruptionNamespace) -> bool:
+    departures = (await status_of(ns))["departures"]
+    return [(departure["domain"], departure["missing"]) for departure in departures] == [("zone-a", 1)]
 
 
-async def test_budgets_are_shown_in_metrics(bed: Bed) -> None:
-    await install(bed.plane)
-    config = await asyncio.to_thread(user_kubeconfig, bed.plane, "leader-metrics")
-    await bed.deployment("web", 9)
-    await bed.until_ready("web", 9)
+async def test_budgets_appear_in_metrics(ns: DisruptionNamespace) -> None:
+    await install(ns.plane)
+    config = await asyncio.to_thread(user_kubeconfig, ns.plane, "leader-metrics")
+    await ns.deployment("web", 9)
+    await ns.until_ready("web", 9)
     leader = await asyncio.to_thread(start_leader, config)
     try:
-        await zone_budget(bed)
-        labels = f'{{budget="budget",domain="zone-a",namespace="{bed.namespace}"}}'
+        await zone_budget(ns)
+        labels = f'{{budget="budget",domain="zone-a",namespace="{ns.namespace}"}}'
 
         async def shown() -> bool:
             _, text = await asyncio.to_thread(leader.probe, "/metrics")
             return f"zonewise_budget_allowed{labels} 1.0" in text and f"zonewise_budget_desired{labels} 2.0" in text
 
         await eventually(shown)
-        await bed.client.delete(BUDGETS, "budget", bed.namespace)
+        await ns.client.delete(BUDGETS, "budget", ns.namespace)
 
         async def hidden() -> bool:
-            return bed.namespace not in (await asyncio.to_thread(leader.probe, "/metrics"))[1]
+            return ns.namespace not in (await asyncio.to_thread(leader.probe, "/metrics"))[1]
 
         await eventually(hidden)
     finally:

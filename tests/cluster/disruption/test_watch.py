@@ -1,10 +1,10 @@
-"""The watcher that says whether a budget was ever broken sees all there was to see, or the test that asks it fails."""
+"""The violation watcher receives every event, or fails the test that uses it."""
 
 from dataclasses import replace
 
 import pytest
 
-from support.disruption.cluster import ZONES, Bed
+from support.disruption.cluster import ZONES, DisruptionNamespace
 from support.disruption.processes import LateApi
 from support.disruption.violations import watching
 from zonewise.kube.client import kubeconfig
@@ -14,38 +14,38 @@ from zonewise.objects import PODS
 
 pytestmark = pytest.mark.xdist_group("disruption")
 
-ALL_OF_THEM = dict.fromkeys(ZONES, 1)
+ALL_PODS = dict.fromkeys(ZONES, 1)
 
 
 @pytest.fixture
-async def served(bed: Bed) -> Bed:
-    await bed.replica_set("web", 3)
-    await bed.until_ready("web", 3)
-    return bed
+async def web_ns(ns: DisruptionNamespace) -> DisruptionNamespace:
+    await ns.replica_set("web", 3)
+    await ns.until_ready("web", 3)
+    return ns
 
 
-async def take_one(bed: Bed) -> None:
-    (pod,) = await bed.in_zone("web", "zone-a")
-    await bed.client.delete(PODS, pod, bed.namespace, grace_seconds=0)
+async def delete_one(ns: DisruptionNamespace) -> None:
+    (pod,) = await ns.in_zone("web", "zone-a")
+    await ns.client.delete(PODS, pod, ns.namespace, grace_seconds=0)
 
 
-async def test_what_it_hears_late_is_waited_for(served: Bed) -> None:
-    async with LateApi(served.plane, 0) as late, Client(kubeconfig.load(late.kubeconfig(served.folder))) as client:
-        async with watching(replace(served, client=client), "web", ALL_OF_THEM) as watcher:
+async def test_watcher_waits_for_delayed_events(web_ns: DisruptionNamespace) -> None:
+    async with LateApi(web_ns.plane, 0) as late, Client(kubeconfig.load(late.kubeconfig(web_ns.folder))) as client:
+        async with watching(replace(web_ns, client=client), "web", ALL_PODS) as watcher:
             late.lag_seconds = 2.0
-            await take_one(served)
+            await delete_one(web_ns)
             assert not watcher.violations
         assert watcher.violations
 
 
-async def test_what_ends_its_watch_is_raised(served: Bed) -> None:
-    """One who may list and not watch."""
-    name = f"{served.namespace}-lister"
-    await served.kubectl("create", "clusterrole", name, "--verb=list", "--resource=pods,nodes")
-    await served.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={name}")
-    access = replace(kubeconfig.load(served.plane.kubeconfig), impersonation=(("Impersonate-User", name),))
+async def test_watcher_raises_the_error_that_ends_its_watch(web_ns: DisruptionNamespace) -> None:
+    """A user who may list but not watch."""
+    name = f"{web_ns.namespace}-lister"
+    await web_ns.kubectl("create", "clusterrole", name, "--verb=list", "--resource=pods,nodes")
+    await web_ns.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={name}")
+    access = replace(kubeconfig.load(web_ns.plane.kubeconfig), impersonation=(("Impersonate-User", name),))
     async with Client(access) as client:
         with pytest.raises(Forbidden):
-            async with watching(replace(served, client=client), "web", ALL_OF_THEM):
-                await take_one(served)
-    await served.kubectl("delete", "clusterrole,clusterrolebinding", name)
+            async with watching(replace(web_ns, client=client), "web", ALL_PODS):
+                await delete_one(web_ns)
+    await web_ns.kubectl("delete", "clusterrole,clusterrolebinding", name)

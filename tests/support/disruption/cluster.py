@@ -1,7 +1,7 @@
-"""A real control plane on which pods are disrupted: stock controllers, scheduler, kwok nodes in three zones, an audit log.
+"""Control plane for disruption tests: stock controllers, scheduler, kwok nodes in three zones, and an audit log.
 
-Each test gets a namespace and nodes of its own on the one control plane, so it may drain and relabel them. kwok plays
-the kubelets: a pod is ready at once, or as late as its annotations ask.
+Each test gets its own namespace and nodes on the shared control plane, so it may drain and relabel them. kwok acts as
+the kubelets: a pod is ready at once, or after the delay in its annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from support.disruption.kwok import HELD, write_stages
+from support.disruption.kwok import STAY_UNREADY, write_stages
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -37,6 +37,7 @@ Json = dict[str, Any]
 ZONES = ("zone-a", "zone-b", "zone-c")
 PROGRAMS = tuple(Program)
 _REMOVAL_SECONDS = 300.0
+NODE_LABEL = "test-namespace"
 CONTROLLERS = ",".join(
     f"{name}-controller"
     for name in (
@@ -51,7 +52,7 @@ CONTROLLERS = ",".join(
         ),
     )
 )
-"""Those that make and remove pods: the rest would only keep the machine busy."""
+"""Only the controllers that create and delete pods, to save CPU."""
 
 
 def _apps(kind: str, plural: str, group: str = "apps") -> Resource[Json]:
@@ -70,7 +71,7 @@ BUDGETS: Resource[Json] = Resource(
 
 
 def control_plane_settings(folder: Path) -> Json:
-    """What the control plane is started with; its files go to `folder`, among them `audit.log`."""
+    """Settings to start the control plane with; its files, among them `audit.log`, go to `folder`."""
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
     (folder / "policy.yaml").write_text(yaml.safe_dump(policy | {"rules": [{"level": "Metadata"}]}))
     audit = (f"--audit-policy-file={folder / 'policy.yaml'}", f"--audit-log-path={folder / 'audit.log'}")
@@ -84,7 +85,7 @@ def control_plane_settings(folder: Path) -> Json:
 
 @dataclass(frozen=True)
 class Call:
-    """One request as the API server's audit log tells it; `verb` is "evict" for a created eviction."""
+    """One request in the API server's audit log; `verb` is "evict" for a created eviction."""
 
     user: str
     verb: str
@@ -101,7 +102,7 @@ class Call:
 
 @dataclass
 class Audit:
-    """The calls since it was made, or since `restart`."""
+    """Calls since construction or the last `restart`."""
 
     log: Path
     _from: int = field(init=False)
@@ -113,35 +114,35 @@ class Audit:
         self._from = self.log.stat().st_size
 
     def calls(self, *, user: str = "", namespace: str | None = None) -> list[Call]:
-        """By `user` (the end of its name is enough), in `namespace`."""
-        found = (_call(line) for line in self._lines())
+        """Calls of users whose name ends in `user`, in `namespace`."""
+        calls = (_call(line) for line in self._lines())
         return [
             call
-            for call in found
+            for call in calls
             if call and call.user.endswith(user) and (namespace is None or call.namespace == namespace)
         ]
 
     def _lines(self) -> Iterator[str]:
         with self.log.open() as log:
             log.seek(self._from)
-            yield from (line for line in log if line.endswith("\n"))  # the last one may still be in the making
+            yield from (line for line in log if line.endswith("\n"))  # the last line may be incomplete
 
 
 def _call(line: str) -> Call | None:
-    said = json.loads(line)
-    about = said.get("objectRef")
-    if about is None:
+    event = json.loads(line)
+    ref = event.get("objectRef")
+    if ref is None:
         return None
-    resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-    verb = "evict" if resource == "pods/eviction" else said["verb"]
-    code = said.get("responseStatus", {}).get("code", 0)
-    place = about.get("namespace", ""), about.get("name", "")
-    return Call(said["user"]["username"], verb, resource, *place, code, said["stageTimestamp"])
+    resource = "/".join(filter(None, (ref["resource"], ref.get("subresource"))))
+    verb = "evict" if resource == "pods/eviction" else event["verb"]
+    code = event.get("responseStatus", {}).get("code", 0)
+    namespace, name = ref.get("namespace", ""), ref.get("name", "")
+    return Call(event["user"]["username"], verb, resource, namespace, name, code, event["stageTimestamp"])
 
 
 @dataclass
-class Bed:
-    """One namespace and its own nodes: two in each zone, named `NAMESPACE-ZONE-0` and `-1`."""
+class DisruptionNamespace:
+    """One namespace with its own nodes: two in each zone, named `NAMESPACE-ZONE-0` and `-1`."""
 
     plane: ControlPlane
     client: Client
@@ -155,13 +156,13 @@ class Bed:
 
     async def make_nodes(self, zones: Sequence[str] = ZONES, per_zone: int = 2) -> None:
         self.zones = (*self.zones, *zones)
-        places = [(zone, number) for zone in zones for number in range(per_zone)]
-        await asyncio.gather(*(self.make_node(*place) for place in places))
+        nodes = [(zone, number) for zone in zones for number in range(per_zone)]
+        await asyncio.gather(*(self.make_node(*node) for node in nodes))
 
     async def make_node(self, zone: str, number: int = 0, *, labelled: bool = True) -> None:
         body = kwok.manifest(0, zone, 0, tainted=False)
         metadata = body["metadata"]
-        labels = metadata["labels"] | {"bed": self.namespace, "kubernetes.io/hostname": self.node(zone, number)}
+        labels = metadata["labels"] | {NODE_LABEL: self.namespace, "kubernetes.io/hostname": self.node(zone, number)}
         if not labelled:
             del labels[ZONE]
         metadata |= {"name": self.node(zone, number), "labels": labels}
@@ -171,26 +172,26 @@ class Bed:
         await self.client.patch(NODES, name, MergePatch({"metadata": {"labels": dict(labels)}}))
 
     async def cordon(self) -> None:
-        """All nodes: what goes from now on stays away."""
+        """Cordon all nodes, so that deleted pods are not replaced."""
         for name in await self.zone_of_nodes():
             await self.client.patch(NODES, name, MergePatch({"spec": {"unschedulable": True}}))
 
     async def remove(self) -> None:
-        """The namespace's own deletion goes on after the test; pods of a node that is gone would wait for the collector."""
-        patient = {"deadline_seconds": _REMOVAL_SECONDS}  # one call deletes all pods, one after the other
-        await self.client.delete_collection(PODS, self.namespace, grace_seconds=0, **patient)
+        """Delete the pods first: pods on a deleted node would wait for the garbage collector."""
+        options = {"deadline_seconds": _REMOVAL_SECONDS}  # one call deletes all pods in sequence
+        await self.client.delete_collection(PODS, self.namespace, grace_seconds=0, **options)
         await self.client.delete(NAMESPACES, self.namespace)
-        await self.client.delete_collection(NODES, selector=f"bed={self.namespace}", **patient)
+        await self.client.delete_collection(NODES, selector=f"{NODE_LABEL}={self.namespace}", **options)
 
-    # Workloads. Their pods carry app=NAME, go to this bed's nodes, and spread evenly over the zones.
+    # Workloads. Their pods carry app=NAME, run on this namespace's nodes, and spread evenly over the zones.
 
     def template(self, app: str, *, spread: bool = True, annotations: Mapping[str, str] = {}, **spec: Any) -> Json:
-        """A pod template; see `disruption_kwok` for the annotations kwok obeys."""
+        """A pod template; see `support.disruption.kwok` for the annotations that kwok obeys."""
         even = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
         constraint = even | {"labelSelector": {"matchLabels": {"app": app}}}
         pod = {
             "containers": [{"name": "main", "image": "none:1"}],
-            "nodeSelector": {"bed": self.namespace},
+            "nodeSelector": {NODE_LABEL: self.namespace},
             "terminationGracePeriodSeconds": 1,
             **({"topologySpreadConstraints": [constraint]} if spread else {}),
             **spec,
@@ -218,7 +219,7 @@ class Bed:
         update: str = "OnDelete",
         **template: Any,
     ) -> Json:
-        """All pods at once; its own annotations, such as `zonewise.dev/update`, are `annotations`."""
+        """Parallel pod management; `annotations` are the StatefulSet's own, such as `zonewise.dev/update`."""
         strategy = {"podManagementPolicy": "Parallel", "updateStrategy": {"type": update}}
         spec = {"replicas": replicas, "serviceName": name, **strategy}
         return await self._workload(STATEFUL_SETS, name, spec, annotations, template)
@@ -244,13 +245,13 @@ class Bed:
         await self.client.patch(resource, name, MergePatch({"spec": {"replicas": replicas}}), self.namespace)
 
     async def new_version(self, resource: Resource[Json], name: str, image: str = "none:2") -> None:
-        """A change of the pod template: what starts a rollout."""
+        """Change the pod template, which starts a rollout."""
         container = [{"name": "main", "image": image}]
         patch = StrategicPatch({"spec": {"template": {"spec": {"containers": container}}}})
         await self.client.patch(resource, name, patch, self.namespace)
 
     async def budget(self, name: str = "budget", *, resource: Resource[Json] = BUDGETS, **spec: Any) -> Json:
-        """`bed.budget(selector={"matchLabels": {"app": "web"}}, maxUnavailable=1, nodeSelectorTerm=...)`."""
+        """`ns.budget(selector={"matchLabels": {"app": "web"}}, maxUnavailable=1, nodeSelectorTerm=...)`."""
         return await self.client.create(resource, {"metadata": {"name": name}, "spec": spec}, self.namespace)
 
     # Pods.
@@ -260,7 +261,7 @@ class Bed:
         return list((await self.client.list(PODS, self.namespace, selector=selector)).items)
 
     async def zone_of_nodes(self) -> dict[str, str]:
-        nodes = (await self.client.list(NODES, selector=f"bed={self.namespace}")).items
+        nodes = (await self.client.list(NODES, selector=f"{NODE_LABEL}={self.namespace}")).items
         return {node.metadata.name: node.metadata.labels.get(ZONE, "") for node in nodes}
 
     async def ready_by_zone(self, app: str) -> Counter[str]:
@@ -268,14 +269,14 @@ class Bed:
         return Counter(zones[pod.spec.node_name] for pod in await self.pods(app) if is_available(pod))
 
     async def in_zone(self, app: str, zone: str) -> list[str]:
-        """Names of its available pods there, in order."""
+        """Sorted names of the app's available pods in `zone`."""
         zones = await self.zone_of_nodes()
         return sorted(
             pod.metadata.name for pod in await self.pods(app) if is_available(pod) and zones[pod.spec.node_name] == zone
         )
 
     async def until_ready(self, app: str, count: int) -> list[Pod]:
-        """Once exactly so many pods are there, and all of them available."""
+        """Wait until the app has exactly `count` pods, all available."""
 
         async def all_ready() -> list[Pod]:
             pods = await self.pods(app)
@@ -287,41 +288,41 @@ class Bed:
         return await eventually(all_ready, f"{count} pods of {app} ready")
 
     async def set_unready(self, name: str) -> None:
-        """And it stays so."""
-        held = MergePatch({"metadata": {"annotations": {HELD: "yes"}}})
-        await self.client.patch(PODS, name, held, self.namespace)
+        """Set Ready to False and stop kwok from setting it back."""
+        annotate = MergePatch({"metadata": {"annotations": {STAY_UNREADY: "yes"}}})
+        await self.client.patch(PODS, name, annotate, self.namespace)
         condition = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         patch = StrategicPatch({"status": {"conditions": [condition]}})
         await self.client.patch(PODS, name, patch, self.namespace, subresource="status")
 
     async def events(self, reason: str = "") -> list[Json]:
-        found = (await self.client.list(EVENTS.whole(), self.namespace)).items
-        return [event for event in found if not reason or event["reason"] == reason]
+        events = (await self.client.list(EVENTS.whole(), self.namespace)).items
+        return [event for event in events if not reason or event["reason"] == reason]
 
-    # Tools that people use.
+    # Command-line tools.
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         program = str(self.plane.binaries / "kubectl")
         return [program, "--kubeconfig", str(self.plane.kubeconfig), "--namespace", self.namespace, *arguments]
 
     async def kubectl(self, *arguments: str, code: int | None = 0, timeout_seconds: float = 120) -> str:
-        """Everything it said; `code` is what it must end with, None for anything."""
+        """Combined output; asserts exit code `code` unless that is None."""
         command = self.kubectl_command(*arguments)
-        done = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
-        said = done.stdout + done.stderr
-        assert code in {None, done.returncode}, said
-        return said
+        output = result.stdout + result.stderr
+        assert code in {None, result.returncode}, output
+        return output
 
     async def drain(self, *nodes: str, code: int | None = 0, patience_seconds: int = 60) -> str:
-        """`patience_seconds` is its own --timeout."""
+        """Run `kubectl drain` with --timeout `patience_seconds`."""
         flags = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={patience_seconds}s")
         return await self.kubectl("drain", *nodes, *flags, code=code, timeout_seconds=300)
 
 
 def charges_in(status: Json) -> tuple[BudgetCharge, ...]:
-    """Of a budget's status, as read."""
+    """Ledger of a budget's raw status."""
     return TopologyDisruptionBudgetStatus(charges=status.get("charges", "")).ledger
 
 
@@ -331,15 +332,15 @@ def is_available(pod: Pod) -> bool:
 
 
 @asynccontextmanager
-async def bed(plane: ControlPlane, folder: Path) -> AsyncIterator[Bed]:
-    """A namespace without nodes; `make_nodes` gives it some."""
+async def disruption_namespace(plane: ControlPlane, folder: Path) -> AsyncIterator[DisruptionNamespace]:
+    """Namespace without nodes; `make_nodes` adds them."""
     name = f"t-{uuid.uuid4().hex[:6]}"
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
-        made = Bed(plane, client, name, folder, Audit(folder / "audit.log"))
+        ns = DisruptionNamespace(plane, client, name, folder, Audit(folder / "audit.log"))
         await client.create(NAMESPACES, {"metadata": {"name": name}})
-        with suppress(AlreadyExists):  # by its controller, which is waited for otherwise
+        with suppress(AlreadyExists):  # created here because waiting for its controller is slower
             await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, name)
         try:
-            yield made
+            yield ns
         finally:
-            await made.remove()
+            await ns.remove()

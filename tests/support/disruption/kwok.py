@@ -1,6 +1,6 @@
-"""How kwok's pods behave on the bed: as shipped, and as late or as stubborn as their annotations ask.
+"""kwok stages for delayed readiness and delayed deletion, controlled by pod annotations.
 
-kwok reads these stages besides those it ships with, and a stage with a weight goes before those without.
+kwok reads these stages in addition to the shipped ones; a stage with a weight takes precedence over one without.
 """
 
 from pathlib import Path
@@ -10,12 +10,12 @@ import yaml
 
 from zonewise.lab.build import binaries
 
-READY_AFTER = "bed/ready-after"
-"""Running but not ready for so long, such as "500ms"."""
-GONE_AFTER = "bed/gone-after"
-"""Terminating for so long."""
-HELD = "bed/held"
-"""Does not become ready (again); in a template only beside READY_AFTER."""
+READY_AFTER = "test/ready-after"
+"""Duration for which the pod is Running but not ready, such as "500ms"."""
+GONE_AFTER = "test/gone-after"
+"""Duration for which the pod is terminating."""
+STAY_UNREADY = "test/stay-unready"
+"""The pod does not become ready (again); in a template only together with READY_AFTER."""
 
 Stage = dict[str, Any]
 
@@ -30,27 +30,27 @@ conditions:
 def write_stages(path: Path) -> Path:
     shipped = yaml.safe_load_all(binaries.find(binaries.DEFAULT_VERSION).stages.read_text())
     ready = next(stage for stage in shipped if stage["metadata"]["name"] == "pod-ready")
-    path.write_text(yaml.safe_dump_all([_started(ready), _late(), _gone()]))
+    path.write_text(yaml.safe_dump_all([_started(ready), _ready_late(), _deleted_late()]))
     return path
 
 
 def _started(ready: Stage) -> Stage:
-    """Its containers run, but none is ready."""
+    """Containers run, but none is ready."""
     template = ready["spec"]["next"]["statusTemplate"]
     for kind in ("Ready", "ContainersReady"):
         template = template.replace(f'status: "True"\n  type: {kind}\n', f'status: "False"\n  type: {kind}\n')
-    conditions = [_lives(), _is(".status.phase", "Pending"), _annotation(READY_AFTER, "Exists")]
+    conditions = [_not_terminating(), _is(".status.phase", "Pending"), _annotation(READY_AFTER, "Exists")]
     return _stage("pod-start", conditions, {"statusTemplate": template.replace("ready: true", "ready: false")})
 
 
-def _late() -> Stage:
+def _ready_late() -> Stage:
     unready = {"key": '.status.conditions.[] | select( .type == "Ready" ) | .status', "operator": "NotIn"}
-    conditions = [_lives(), _is(".status.phase", "Running"), unready | {"values": ["True"]}]
-    asked = [_annotation(READY_AFTER, "Exists"), _annotation(HELD, "DoesNotExist")]
-    return _stage("pod-ready-late", [*conditions, *asked], {"statusTemplate": _NOW_READY}, READY_AFTER)
+    conditions = [_not_terminating(), _is(".status.phase", "Running"), unready | {"values": ["True"]}]
+    annotations = [_annotation(READY_AFTER, "Exists"), _annotation(STAY_UNREADY, "DoesNotExist")]
+    return _stage("pod-ready-late", [*conditions, *annotations], {"statusTemplate": _NOW_READY}, READY_AFTER)
 
 
-def _gone() -> Stage:
+def _deleted_late() -> Stage:
     conditions = [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}, _annotation(GONE_AFTER, "Exists")]
     return _stage("pod-delete-late", conditions, {"delete": True}, GONE_AFTER)
 
@@ -64,7 +64,7 @@ def _stage(name: str, conditions: list[Stage], after: Stage, delay: str = "") ->
     return kind | {"spec": spec | {"weight": 1, "next": after}}
 
 
-def _lives() -> Stage:
+def _not_terminating() -> Stage:
     return {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
 
 

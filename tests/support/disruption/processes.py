@@ -1,4 +1,4 @@
-"""Zonewise as processes on a bed: leaders that share a lease, webhooks behind one address, and an API that tells them late."""
+"""Zonewise processes for disruption tests: leaders sharing a lease, load-balanced webhooks, and a delayed watch API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE_SECONDS = 3
 SECRET = "kube-system/zonewise-disruption"
 CONFIGURATION = "zonewise-disruption"
 LEADER, WEBHOOK = "zonewise-leader", "zonewise-webhook"
-"""The users that the audit log names."""
+"""User names in the audit log."""
 POLICIES = tuple(
     Resource(dict[str, Any], kind, plural, "admissionregistration.k8s.io", namespaced=False)
     for kind, plural in (
@@ -56,25 +56,25 @@ def program(*arguments: object) -> Iterator[Program]:
 
 def start_leader(config: Path, *more: object) -> Program:
     lease = ("--lease-namespace", LEASE_NAMESPACE, "--lease-seconds", LEASE_SECONDS)
-    where = ("--kubeconfig", config, "--health-port", 0)
-    return Program(str(ZONEWISE), "controller", *_COMMON, *where, *lease, *more)
+    options = ("--kubeconfig", config, "--health-port", 0)
+    return Program(str(ZONEWISE), "controller", *_COMMON, *options, *lease, *more)
 
 
 def start_webhook(config: Path, url_port: int, port: int, *more: object) -> Program:
-    reached = ("--url", f"https://127.0.0.1:{url_port}", "--host", "127.0.0.1", "--port", port)
-    where = ("--kubeconfig", config, "--health-port", 0, "--secret", SECRET)
-    return Program(str(ZONEWISE), "webhook", *_COMMON, *where, *reached, *more)
+    listen = ("--url", f"https://127.0.0.1:{url_port}", "--host", "127.0.0.1", "--port", port)
+    options = ("--kubeconfig", config, "--health-port", 0, "--secret", SECRET)
+    return Program(str(ZONEWISE), "webhook", *_COMMON, *options, *listen, *more)
 
 
 class Balancer:
-    """One address for all webhooks, connection by connection in turn; one that is away is passed over."""
+    """Round-robin TCP load balancer over all webhooks; backends that refuse connections are skipped."""
 
     def __init__(self) -> None:
         self.backends: dict[int, int] = {}
-        """Port by number of the webhook."""
-        self._turns = itertools.count()
+        """Port by webhook number."""
+        self._next = itertools.count()
         self._server: asyncio.Server | None = None
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -85,33 +85,33 @@ class Balancer:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._carrying:
+        for task in self._connections:
             task.cancel()
-        await asyncio.gather(*self._carrying, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._carry(reader, writer))
-        self._carrying.add(task)
-        task.add_done_callback(self._carrying.discard)
+        task = asyncio.create_task(self._forward(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
         task.add_done_callback(lambda _: writer.transport.abort())
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ports = list(self.backends.values())
-        first = next(self._turns)
+        first = next(self._next)
         for port in (ports[(first + number) % len(ports)] for number in range(len(ports))):
             with suppress(ConnectionRefusedError):
-                behind = await asyncio.open_connection("127.0.0.1", port)
+                backend = await asyncio.open_connection("127.0.0.1", port)
                 break
         else:
             return
         try:
             await asyncio.wait(
-                [asyncio.ensure_future(_pump(reader, behind[1])), asyncio.ensure_future(_pump(behind[0], writer))],
+                [asyncio.ensure_future(_pump(reader, backend[1])), asyncio.ensure_future(_pump(backend[0], writer))],
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
-            behind[1].transport.abort()
+            backend[1].transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,9 +122,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class LateApi:
-    """An API server that answers at once, but tells of changes `lag_seconds` late: a cache that is behind.
+    """API server proxy that delays watch events by `lag_seconds`, to simulate a stale cache.
 
-    Plain HTTP on loopback; who comes through here is the admin.
+    Plain HTTP on loopback; all requests are made as the admin.
     """
 
     def __init__(self, plane: ControlPlane, lag_seconds: float) -> None:
@@ -144,7 +144,7 @@ class LateApi:
             self._plane.server, connector=connector, timeout=timeout, auto_decompress=False
         )
         application = web.Application(client_max_size=2**26)
-        application.router.add_route("*", "/{path:.*}", self._pass)
+        application.router.add_route("*", "/{path:.*}", self._proxy)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -168,17 +168,19 @@ class LateApi:
         path.write_text(yaml.safe_dump(document))
         return path
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
         headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}
         body = await request.read()
         async with self._session.request(request.method, request.rel_url, headers=headers, data=body or None) as answer:
-            kept = {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
+            headers_back = {
+                name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers
+            }
             if "watch" not in request.query:
-                return web.Response(status=answer.status, headers=kept, body=await answer.read())
-            return await self._tell_late(request, answer, kept)
+                return web.Response(status=answer.status, headers=headers_back, body=await answer.read())
+            return await self._delay_watch(request, answer, headers_back)
 
-    async def _tell_late(
+    async def _delay_watch(
         self, request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers=headers)
@@ -192,10 +194,10 @@ class LateApi:
 
         receiving = asyncio.create_task(receive())
         try:
-            with suppress(ConnectionError):  # who listened was killed
+            with suppress(ConnectionError):  # the client was killed
                 while True:
-                    came_at, chunk = await chunks.get()
-                    await asyncio.sleep(max(0.0, came_at + self.lag_seconds - time.monotonic()))
+                    received_at, chunk = await chunks.get()
+                    await asyncio.sleep(max(0.0, received_at + self.lag_seconds - time.monotonic()))
                     if not chunk:
                         break
                     await response.write(chunk)
@@ -206,14 +208,14 @@ class LateApi:
 
 @dataclass
 class Zonewise:
-    """The processes at work; any may be killed and started again."""
+    """Running Zonewise processes; any may be killed and restarted."""
 
     plane: ControlPlane
     balancer: Balancer
     leaders: dict[int, Program] = field(default_factory=dict)
     webhooks: dict[int, Program] = field(default_factory=dict)
     configs: dict[int, Path] = field(default_factory=dict)
-    """Of webhooks that are told late: their own way to the API server."""
+    """Kubeconfigs of webhooks that use a delayed watch API, by number."""
 
     async def start_leader(self, number: int = 0, *more: object) -> Program:
         config = await asyncio.to_thread(user_kubeconfig, self.plane, LEADER)
@@ -247,7 +249,7 @@ class Zonewise:
 async def zonewise(
     client: Client, plane: ControlPlane, *, leaders: int = 1, webhooks: int = 1, late: dict[int, Path] | None = None
 ) -> AsyncIterator[Zonewise]:
-    """Installed and ready; afterwards nothing of it is left in the cluster but the definition of the budget."""
+    """Install and wait until ready; on exit everything but the CRD is removed."""
     await install(plane)
     async with Balancer() as balancer:
         running = Zonewise(plane, balancer, configs=late or {})
@@ -270,7 +272,7 @@ class Installed:
 
 @contextmanager
 def installed(plane: ControlPlane) -> Iterator[Installed]:
-    """One leader and one webhook, for all tests of a module."""
+    """One leader and one webhook for all tests of a module."""
     asyncio.run(install(plane))
     port = free_port()
     leader = start_leader(user_kubeconfig(plane, LEADER))
@@ -296,17 +298,17 @@ async def install(plane: ControlPlane) -> None:
 
 
 async def uninstall(client: Client) -> None:
-    """Webhooks that are away must not hold up other tests."""
-    gone: list[tuple[Resource[Any], str]] = [
+    """Remove the registrations, so that stopped webhooks do not block other tests."""
+    collections: list[tuple[Resource[Any], str]] = [
         (VALIDATING_WEBHOOK_CONFIGURATIONS, ""),
         *((policy, "") for policy in POLICIES),
         (LEASES, LEASE_NAMESPACE),
     ]
-    for resource, namespace in gone:
-        for found in (await client.list(resource.whole(), namespace)).items:
-            if found["metadata"]["name"].startswith("zonewise-"):
+    for resource, namespace in collections:
+        for item in (await client.list(resource.whole(), namespace)).items:
+            if item["metadata"]["name"].startswith("zonewise-"):
                 with suppress(NotFound):
-                    await client.delete(resource, found["metadata"]["name"], namespace)
+                    await client.delete(resource, item["metadata"]["name"], namespace)
 
 
 async def kubectl(plane: ControlPlane, *arguments: str) -> None:
@@ -314,12 +316,12 @@ async def kubectl(plane: ControlPlane, *arguments: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    _, said = await process.communicate()
-    assert process.returncode == 0, said.decode()
+    _, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
 
 
 def user_kubeconfig(plane: ControlPlane, name: str) -> Path:
-    """A user of that name who may do all: rights are tested elsewhere."""
+    """Kubeconfig of a cluster-admin user with that name; RBAC is tested elsewhere."""
     path = plane.layout.kubeconfig(name)
     return path if path.exists() else plane.add_user(name, name, ("system:masters",))
 

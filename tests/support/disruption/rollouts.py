@@ -1,10 +1,10 @@
-"""What tests of rollouts and scale-downs on the bed have in common: their budget, their pods, and what the leader wrote."""
+"""Helpers for rollout and scale-down tests: budgets, waiting for pods, and the leader's writes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from support.disruption.cluster import BUDGETS, Bed, Call, Json
+from support.disruption.cluster import BUDGETS, Call, DisruptionNamespace, Json
 from support.disruption.kwok import READY_AFTER
 from support.disruption.processes import LEADER
 from support.waiting import eventually
@@ -16,44 +16,46 @@ EACH_ZONE = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
 SOON = {READY_AFTER: "300ms"}
 
 
-async def guard(bed: Bed, app: str, **spec: Any) -> None:
-    """A budget over the app's pods, one of each zone unless told otherwise, once it is counted."""
-    written = {"maxUnavailable": 1, "nodeSelectorTerm": EACH_ZONE, **spec}
-    chosen = {key: value for key, value in written.items() if value is not None}
-    await bed.budget(app, selector={"matchLabels": {"app": app}}, **chosen)
+async def create_budget(ns: DisruptionNamespace, app: str, **spec: Any) -> None:
+    """Create a budget for the app (one pod per zone by default) and wait until its status is published."""
+    spec = {"maxUnavailable": 1, "nodeSelectorTerm": EACH_ZONE, **spec}
+    chosen = {key: value for key, value in spec.items() if value is not None}
+    await ns.budget(app, selector={"matchLabels": {"app": app}}, **chosen)
 
     async def is_counted() -> bool:
-        return "observedGeneration" in await budget_status(bed, app)
+        return "observedGeneration" in await budget_status(ns, app)
 
-    await eventually(is_counted, "the budget is counted")
+    await eventually(is_counted, "budget status published")
 
 
-async def budget_status(bed: Bed, name: str) -> Json:
-    status: Json = (await bed.client.get(BUDGETS, name, bed.namespace)).get("status", {})
+async def budget_status(ns: DisruptionNamespace, name: str) -> Json:
+    status: Json = (await ns.client.get(BUDGETS, name, ns.namespace)).get("status", {})
     return status
 
 
-async def until_image(bed: Bed, app: str, count: int, image: str = "none:2", *, others: int = 0) -> list[Pod]:
-    """Once so many pods run `image`, besides so many `others`, and all are available."""
+async def until_image(
+    ns: DisruptionNamespace, app: str, count: int, image: str = "none:2", *, other_pods: int = 0
+) -> list[Pod]:
+    """Wait until `count` pods run `image`, `other_pods` run another one, and all are available."""
 
     async def updated() -> bool:
-        pods = (await bed.client.list(PODS.whole(), bed.namespace, selector=f"app={app}")).items
+        pods = (await ns.client.list(PODS.whole(), ns.namespace, selector=f"app={app}")).items
         new = sum(pod["spec"]["containers"][0]["image"] == image for pod in pods)
-        return new == count and len(pods) == count + others
+        return new == count and len(pods) == count + other_pods
 
     await eventually(updated, f"{count} pods of {app} run {image}")
-    return await bed.until_ready(app, count + others)
+    return await ns.until_ready(app, count + other_pods)
 
 
-def writes(bed: Bed) -> list[Call]:
-    """What the leader wrote about this bed's objects, as the audit log has it."""
-    return [call for call in bed.audit.calls(user=LEADER, namespace=bed.namespace) if call.is_write]
+def writes(ns: DisruptionNamespace) -> list[Call]:
+    """The leader's writes in this namespace, from the audit log."""
+    return [call for call in ns.audit.calls(user=LEADER, namespace=ns.namespace) if call.is_write]
 
 
-def evictions(bed: Bed) -> list[Call]:
-    return [call for call in writes(bed) if call.verb == "evict"]
+def evictions(ns: DisruptionNamespace) -> list[Call]:
+    return [call for call in writes(ns) if call.verb == "evict"]
 
 
-def refusals(bed: Bed) -> list[Call]:
-    """A lost race for a status is none."""
-    return [call for call in writes(bed) if 400 <= call.code < 500 and call.code != 409]
+def refusals(ns: DisruptionNamespace) -> list[Call]:
+    """Writes refused with 4xx; a 409 conflict does not count."""
+    return [call for call in writes(ns) if 400 <= call.code < 500 and call.code != 409]

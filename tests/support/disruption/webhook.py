@@ -1,4 +1,4 @@
-"""The guard and the leader inside a test: replicas that are asked one by one, on the real API server of a bed."""
+"""In-process guard replicas and leader for disruption tests, against a real API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from support.disruption.cluster import BUDGETS, Bed, charges_in
+from support.disruption.cluster import BUDGETS, DisruptionNamespace, charges_in
 from support.disruption.processes import install, user_kubeconfig
 from support.waiting import eventually
 from zonewise.api.names import DISRUPTION_LEASE
@@ -45,7 +45,7 @@ class Replica:
     namespace: str
 
     async def evict(self, pod: str, *, uid: str = "", dry_run: bool = False) -> AdmissionVerdict:
-        """What it answers; the pod stays."""
+        """Admission verdict; the pod is not deleted."""
         options = DeleteOptions(preconditions=Preconditions(uid=uid)) if uid else None
         body = Eviction(metadata=Metadata(name=pod), delete_options=options)
         return await self.guard.review_eviction(
@@ -73,14 +73,14 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    bed: Bed,
+    ns: DisruptionNamespace,
     user: str = "guard",
     config: Path | None = None,
     silent_seconds: float = 30.0,
     wall: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[Replica]:
-    """A guard with watches of its own, as `user`; synced."""
-    config = config or await asyncio.to_thread(user_kubeconfig, bed.plane, user)
+    """Guard with its own synced caches, as `user`."""
+    config = config or await asyncio.to_thread(user_kubeconfig, ns.plane, user)
     async with Client(kubeconfig.load(config)) as client:
         caches = Caches(client)
         sources = DisruptionInformers(caches)
@@ -88,15 +88,15 @@ async def replica(
         guard = EvictionGuard(client, sources, BudgetStore(client, sources.budgets), leader, wall=wall)
         async with caches:
             await caches.wait_synced()
-            await eventually(lambda: guard.trouble() is None, "it knows whether somebody leads")
-            yield Replica(client, caches, guard, sources, bed.namespace)
+            await eventually(lambda: guard.trouble() is None, "guard is ready")
+            yield Replica(client, caches, guard, sources, ns.namespace)
 
 
 @asynccontextmanager
-async def leading(bed: Bed, user: str = "leader") -> AsyncIterator[None]:
-    """The whole leader, as a task."""
-    await install(bed.plane)
-    config = await asyncio.to_thread(user_kubeconfig, bed.plane, user)
+async def leading(ns: DisruptionNamespace, user: str = "leader") -> AsyncIterator[None]:
+    """Run the leader as a task."""
+    await install(ns.plane)
+    config = await asyncio.to_thread(user_kubeconfig, ns.plane, user)
     manager = Manager(kubeconfig.load(config), Health())
     lease = LeaseConfig(name=DISRUPTION_LEASE, namespace=LEASE_NAMESPACE, lease_seconds=6)
     disruption_app.add_to(manager, lease)
@@ -108,53 +108,53 @@ async def leading(bed: Bed, user: str = "leader") -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def zone_budget(bed: Bed, name: str = "budget", app: str = "web", **spec: Any) -> None:
-    """One pod per zone, unless `spec` says otherwise; published."""
+async def zone_budget(ns: DisruptionNamespace, name: str = "budget", app: str = "web", **spec: Any) -> None:
+    """Create a budget of one pod per zone, with `spec` on top, and wait until its status is published."""
     spec = {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": 1, "nodeSelectorTerm": EACH_ZONE, **spec}
-    await bed.budget(name, **{key: value for key, value in spec.items() if value is not None})
-    await eventually(lambda: counted(bed, name), f"budget {name} counted")
+    await ns.budget(name, **{key: value for key, value in spec.items() if value is not None})
+    await eventually(lambda: is_published(ns, name), f"budget {name} published")
 
 
-async def counted(bed: Bed, name: str = "budget") -> bool:
-    found = await bed.client.get(BUDGETS, name, bed.namespace)
-    return found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+async def is_published(ns: DisruptionNamespace, name: str = "budget") -> bool:
+    budget = await ns.client.get(BUDGETS, name, ns.namespace)
+    return budget.get("status", {}).get("observedGeneration") == budget["metadata"]["generation"]
 
 
-async def status_of(bed: Bed, name: str = "budget") -> Json:
-    found: Json = (await bed.client.get(BUDGETS, name, bed.namespace)).get("status", {})
-    return found
+async def status_of(ns: DisruptionNamespace, name: str = "budget") -> Json:
+    status: Json = (await ns.client.get(BUDGETS, name, ns.namespace)).get("status", {})
+    return status
 
 
-async def charged(bed: Bed, name: str = "budget") -> list[str]:
-    """Names of the charged pods, oldest first."""
-    return [charge.name for charge in charges_in(await status_of(bed, name))]
+async def charged(ns: DisruptionNamespace, name: str = "budget") -> list[str]:
+    """Names of charged pods, oldest first."""
+    return [charge.name for charge in charges_in(await status_of(ns, name))]
 
 
-async def allowed(bed: Bed, name: str = "budget") -> dict[str, int]:
-    return {domain["name"]: domain["allowed"] for domain in (await status_of(bed, name))["domains"]}
+async def allowed(ns: DisruptionNamespace, name: str = "budget") -> dict[str, int]:
+    return {domain["name"]: domain["allowed"] for domain in (await status_of(ns, name))["domains"]}
 
 
-async def until_allowed(bed: Bed, wanted: dict[str, int], name: str = "budget") -> None:
+async def until_allowed(ns: DisruptionNamespace, expected: dict[str, int], name: str = "budget") -> None:
     async def reached() -> bool:
-        return await allowed(bed, name) == wanted
+        return await allowed(ns, name) == expected
 
-    await eventually(reached, f"allowed {wanted}")
-
-
-async def known(replica: Replica, bed: Bed, pods: int, *budgets: str) -> None:
-    """Once the replica's watches have told it of so many pods and of the budgets as they are published."""
-
-    def heard() -> bool:
-        seen = [replica.sources.budgets.get(Key(bed.namespace, name)) for name in budgets or ("budget",)]
-        counts = all(budget and budget.status.observed_generation for budget in seen)
-        return counts and sum(pod.metadata.namespace == bed.namespace for pod in replica.sources.pods) == pods
-
-    await eventually(heard, "the replica has heard of all")
+    await eventually(reached, f"allowed {expected}")
 
 
-async def set_ready(bed: Bed, name: str, *, ready: bool) -> None:
-    condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    pod = await bed.client.get(PODS.whole(), name, bed.namespace)
-    others = [known for known in pod["status"]["conditions"] if known["type"] != "Ready"]
-    pod["status"]["conditions"] = [*others, condition]
-    await bed.client.update(PODS.whole(), pod, bed.namespace, subresource="status")
+async def until_informed(replica: Replica, ns: DisruptionNamespace, pods: int, *budgets: str) -> None:
+    """Wait until the replica's caches hold `pods` pods and the published status of the budgets."""
+
+    def informed() -> bool:
+        cached = [replica.sources.budgets.get(Key(ns.namespace, name)) for name in budgets or ("budget",)]
+        counts = all(budget and budget.status.observed_generation for budget in cached)
+        return counts and sum(pod.metadata.namespace == ns.namespace for pod in replica.sources.pods) == pods
+
+    await eventually(informed, "replica caches are current")
+
+
+async def set_ready(ns: DisruptionNamespace, name: str, *, ready: bool) -> None:
+    new = {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    pod = await ns.client.get(PODS.whole(), name, ns.namespace)
+    conditions = [condition for condition in pod["status"]["conditions"] if condition["type"] != "Ready"]
+    pod["status"]["conditions"] = [*conditions, new]
+    await ns.client.update(PODS.whole(), pod, ns.namespace, subresource="status")

@@ -1,4 +1,4 @@
-"""The manifests of deploy/ on a real API server that keeps an audit log: who may do what, and what each one did."""
+"""Manifests of deploy/ on a real API server: granted rights, and used rights from the audit log."""
 
 import json
 import subprocess
@@ -16,17 +16,17 @@ from zonewise.objects import SERVICE_ACCOUNTS
 
 MANIFESTS = Path(__file__).parents[3] / "deploy"
 SYSTEM = "zonewise-system"
-CAREFUL = (
-    "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",  # who may say what keeps an owner
-    "--feature-gates=WatchList=false",  # as older servers are: lists are no watches there
+STRICT_FLAGS = (
+    "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",  # checks who may set ownerReferences
+    "--feature-gates=WatchList=false",  # as in older servers, where lists are not served by watches
 )
 
 Right = tuple[str, str]
-"""A verb, and a resource with its group."""
+"""Verb, and resource with its group."""
 
 
 class Scope(NamedTuple):
-    """A right, in a namespace or anywhere, on the object of a name or on all."""
+    """A right; empty `namespace` and `name` mean all."""
 
     verb: str
     resource: str
@@ -39,44 +39,48 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def granted(name: str, account: str) -> set[Right]:
-    """All that the roles bound to a service account in a file allow."""
+    """Rights of the roles bound to a service account in a manifest."""
     return {(scope.verb, scope.resource) for scope in scopes(name, account)}
 
 
 def scopes(name: str, account: str) -> set[Scope]:
-    """The same, and where: a binding in a namespace is good there, and a rule that names objects is good for these."""
-    found = documents(name)
-    roles = {_place(each): each["rules"] for each in found if each["kind"] in {"Role", "ClusterRole"}}
+    """As `granted`, with the namespace of the binding and the resourceNames of the rule."""
+    manifest = documents(name)
+    roles = {
+        _role_key(document): document["rules"] for document in manifest if document["kind"] in {"Role", "ClusterRole"}
+    }
     return {
-        Scope(verb, f"{resource}.{group}".rstrip("."), where, named)
-        for binding in found
+        Scope(verb, f"{resource}.{group}".rstrip("."), namespace, object_name)
+        for binding in manifest
         if binding["kind"].endswith("RoleBinding") and binding["subjects"][0]["name"] == account
-        for where in [binding["metadata"].get("namespace", "")]
-        for rule in roles[binding["roleRef"]["kind"], where, binding["roleRef"]["name"]]
+        for namespace in [binding["metadata"].get("namespace", "")]
+        for rule in roles[binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"]]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
-        for named in rule.get("resourceNames", [""])
+        for object_name in rule.get("resourceNames", [""])
     }
 
 
-def _place(document: dict[str, Any]) -> tuple[str, str, str]:
+def _role_key(document: dict[str, Any]) -> tuple[str, str, str]:
     metadata = document["metadata"]
     return document["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def narrowed(calls: Iterable[Scope], homes: Collection[str]) -> Iterator[Scope]:
-    """The least that would have allowed these calls: what is only ever done in our own namespaces needs no right elsewhere,
-    and what is only ever done to objects of our own none on others. Nobody can be allowed to create by name.
+def least_scopes(calls: Iterable[Scope], own_namespaces: Collection[str]) -> Iterator[Scope]:
+    """Least scopes that allow these calls.
+
+    Calls made only in our own namespaces need no cluster-wide right; calls made only on our own objects need a right on
+    these names only, except for create, which cannot be restricted by name.
     """
-    alike: dict[Right, list[Scope]] = {}
+    by_right: dict[Right, list[Scope]] = {}
     for call in calls:
-        alike.setdefault((call.verb, call.resource), []).append(call)
-    for (verb, resource), found in alike.items():
-        at_home = all(call.namespace in homes for call in found)
-        our_own = verb != "create" and all(call.name.startswith("zonewise") for call in found)
-        for call in found:
-            yield Scope(verb, resource, call.namespace if at_home else "", call.name if our_own else "")
+        by_right.setdefault((call.verb, call.resource), []).append(call)
+    for (verb, resource), calls_of_right in by_right.items():
+        in_own_namespaces = all(call.namespace in own_namespaces for call in calls_of_right)
+        own_objects = verb != "create" and all(call.name.startswith("zonewise") for call in calls_of_right)
+        for call in calls_of_right:
+            yield Scope(verb, resource, call.namespace if in_own_namespaces else "", call.name if own_objects else "")
 
 
 def audit_flags(folder: Path) -> dict[Program, tuple[str, ...]]:
@@ -89,7 +93,7 @@ def audit_flags(folder: Path) -> dict[Program, tuple[str, ...]]:
     (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
     log = folder / "audit.log"
     return {
-        Program.APISERVER: (f"--audit-policy-file={folder / 'policy.yaml'}", f"--audit-log-path={log}", *CAREFUL),
+        Program.APISERVER: (f"--audit-policy-file={folder / 'policy.yaml'}", f"--audit-log-path={log}", *STRICT_FLAGS),
     }
 
 
@@ -101,11 +105,11 @@ class Deployed:
     def apply(self, name: str) -> None:
         kubectl = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
         command = [*kubectl, "apply", "-f", str(MANIFESTS / name)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
+        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, result.stderr
 
     async def kubeconfig(self, client: Client, account: str, namespace: str = SYSTEM) -> Path:
-        """As that service account, by a token as pods get it."""
+        """Kubeconfig with a token of that service account."""
         path = SERVICE_ACCOUNTS.path(namespace, account, "token")
         body = b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}'
         token = json.loads(await client.request("POST", path, body=body))["status"]["token"]
@@ -120,28 +124,28 @@ class Deployed:
         config.write_text(yaml.safe_dump(document))
         return config
 
-    def done(self, account: str, namespace: str = SYSTEM) -> set[Right]:
-        """What the account did, and was let do."""
-        return {(call.verb, call.resource) for call in self._let(account, namespace)}
+    def used_rights(self, account: str, namespace: str = SYSTEM) -> set[Right]:
+        """Rights of the account's successful calls."""
+        return {(call.verb, call.resource) for call in self._allowed_calls(account, namespace)}
 
     def used(self, name: str, account: str, namespace: str = SYSTEM) -> set[Scope]:
-        """The least that would have let it do so, in the terms in which a file grants it."""
-        homes = {namespace} | {scope.namespace for scope in scopes(name, account) if scope.namespace}
-        return set(narrowed(self._let(account, namespace), homes))
+        """Least scopes of the account's successful calls, comparable with `scopes`."""
+        own_namespaces = {namespace} | {scope.namespace for scope in scopes(name, account) if scope.namespace}
+        return set(least_scopes(self._allowed_calls(account, namespace), own_namespaces))
 
     def refused(self, account: str, namespace: str = SYSTEM) -> set[Right]:
         return {(call.verb, call.resource) for call, code in self._calls(account, namespace) if code == 403}
 
-    def _let(self, account: str, namespace: str) -> Iterator[Scope]:
+    def _allowed_calls(self, account: str, namespace: str) -> Iterator[Scope]:
         return (call for call, code in self._calls(account, namespace) if code < 400 or code in {404, 409})
 
     def _calls(self, account: str, namespace: str) -> Iterator[tuple[Scope, int]]:
-        whole, _, _being_written = (self.folder / "audit.log").read_text().rpartition("\n")
-        for line in whole.splitlines():
-            call = json.loads(line)
-            said = call.get("objectRef")
-            if said and call["user"].get("username") == f"system:serviceaccount:{namespace}:{account}":
-                resource = "/".join(filter(None, (said["resource"], said.get("subresource"))))
-                kind = f"{resource}.{said.get('apiGroup', '')}".rstrip(".")
-                scope = Scope(call["verb"], kind, said.get("namespace", ""), said.get("name", ""))
-                yield scope, call.get("responseStatus", {}).get("code", 0)
+        lines, _, _incomplete = (self.folder / "audit.log").read_text().rpartition("\n")
+        for line in lines.splitlines():
+            event = json.loads(line)
+            ref = event.get("objectRef")
+            if ref and event["user"].get("username") == f"system:serviceaccount:{namespace}:{account}":
+                resource = "/".join(filter(None, (ref["resource"], ref.get("subresource"))))
+                kind = f"{resource}.{ref.get('apiGroup', '')}".rstrip(".")
+                scope = Scope(event["verb"], kind, ref.get("namespace", ""), ref.get("name", ""))
+                yield scope, event.get("responseStatus", {}).get("code", 0)

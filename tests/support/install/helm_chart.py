@@ -1,4 +1,4 @@
-"""The Helm chart as Helm renders it, object by object beside what `zonewise install` applies: `make test-chart`."""
+"""Comparison of the rendered Helm chart with the objects of `zonewise install`: `make test-chart`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ def rendered(helm: str, names: str, mode: InstallMode) -> str:
         *(f"apiServer.host={host}", f"apiServer.port={port}"),
     )
     command = [helm, "template", "it", str(CHART), "-n", VALUES.namespace, "--kube-version", "1.36"]
-    command += [word for value in values for word in ("--set", value)]
+    command += [argument for value in values for argument in ("--set", value)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def main(helm: str) -> None:
     for names, mode in itertools.product(CHOICES, InstallMode):
-        found = {identity(each): each for each in yaml.safe_load_all(rendered(helm, names, mode)) if each}
-        wanted = {identity(document): document for document in documents(choose(names.split(",")), mode, VALUES)}
-        same = found == {key: each for key, each in wanted.items() if key[0] != "Namespace"}
-        print(f"{names}, {mode}: {len(found)} objects, {'the same' if same else 'OTHERS than install applies'}")
+        chart = {
+            identity(document): document for document in yaml.safe_load_all(rendered(helm, names, mode)) if document
+        }
+        installed = {identity(document): document for document in documents(choose(names.split(",")), mode, VALUES)}
+        same = chart == {key: document for key, document in installed.items() if key[0] != "Namespace"}
+        print(f"{names}, {mode}: {len(chart)} objects, {'the same' if same else 'DIFFERENT from install'}")
         if not same:
             sys.exit(1)
 

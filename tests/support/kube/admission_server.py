@@ -1,4 +1,4 @@
-"""A webhook replica for tests: everything a webhook process runs, against a real API server, on loopback."""
+"""Webhook server for tests: certificates, CA injection and admission on loopback, against a real API server."""
 
 import asyncio
 import datetime as dt
@@ -24,19 +24,19 @@ SECRET = "webhook-authorities"
 LABEL = "zonewise.dev/test"
 LATE = AdmissionVerdict.deny("no decision in time", code=503)
 
-Whole = dict[str, Any]
+Json = dict[str, Any]
 
 
 class Judge:
-    """Answers whatever it was told to, and remembers what it was asked."""
+    """Webhook handler that returns `verdict` and records its requests."""
 
     def __init__(self) -> None:
         self.verdict = AdmissionVerdict.allow()
-        self.asked: list[Review[Whole]] = []
+        self.requests: list[Review[Json]] = []
         self.stuck = False
 
-    async def __call__(self, review: Review[Whole]) -> AdmissionVerdict:
-        self.asked.append(review)
+    async def __call__(self, review: Review[Json]) -> AdmissionVerdict:
+        self.requests.append(review)
         if self.stuck:
             await asyncio.Event().wait()
         return self.verdict
@@ -61,7 +61,7 @@ async def site(
     lifetimes: Lifetimes = Lifetimes(),  # noqa: B008 - frozen
     clock: Callable[[], dt.datetime] = utc_now,
 ) -> AsyncIterator[Site]:
-    """Serves one webhook at /judge, trusted by the configurations labelled with the namespace."""
+    """Serve one webhook at /judge; its CA is injected into configurations labelled with the namespace."""
     judge = Judge()
     async with Caches(client) as caches:
         injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
@@ -70,7 +70,7 @@ async def site(
         )
         injector.on_change(certificate.wake)
         await certificate.renew()
-        webhooks = [Webhook("judge", Whole, judge, LATE, deadline_seconds)]
+        webhooks = [Webhook("judge", Json, judge, LATE, deadline_seconds)]
         async with AdmissionServer(webhooks, certificate.context, host=HOST, port=0) as server:
             renewing = asyncio.create_task(certificate.run())
             try:
@@ -92,19 +92,19 @@ def config_map(name: str, **labels: str) -> dict[str, Any]:
 
 
 async def trusted(client: Client, namespace: str, running: Site) -> None:
-    """Returns once the API server calls us: it learns of a configuration, and of its bundle, a moment after the write."""
+    """Wait until the API server calls the webhook: configuration and CA bundle take effect shortly after the write."""
 
     async def reached() -> bool:
         with suppress(ApiError):
             await client.create(CONFIG_MAPS, config_map("probe"), namespace, dry_run=True)
-        return bool(running.judge.asked)
+        return bool(running.judge.requests)
 
     await eventually(reached)
-    running.judge.asked.clear()
+    running.judge.requests.clear()
 
 
 def configuration(namespace: str, url: str, rules: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """Called for the test's own namespace only."""
+    """Webhook configuration for the test's own namespace only."""
     webhook = {
         "name": "judge.zonewise.dev",
         "clientConfig": {"url": url},

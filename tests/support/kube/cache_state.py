@@ -1,4 +1,4 @@
-"""Comparing watch caches with what the API server itself holds, in full."""
+"""Comparison of watch caches with the API server's contents."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from zonewise.objects import Key, Resource, key_of
 
 
 def contents(cache: Cache[Any]) -> dict[Key, Any]:
-    return {key_of(viewed): viewed for viewed in cache}
+    return {key_of(item): item for item in cache}
 
 
-async def truth(client: Client, resource: Resource[Any], namespace: str = "", **selection: str) -> dict[Key, Any]:
+async def server_contents(
+    client: Client, resource: Resource[Any], namespace: str = "", **selection: str
+) -> dict[Key, Any]:
     listing = await client.list(resource, namespace, **selection)
-    return {key_of(viewed): viewed for viewed in listing.items}
+    return {key_of(item): item for item in listing.items}
 
 
-async def become_equal(
+async def until_equal(
     cache: Cache[Any], client: Client, resource: Resource[Any], namespace: str = "", **selection: str
 ) -> None:
-    """Wait until the cache holds exactly what the server does, every field that the view reads."""
+    """Wait until the cache equals the server's contents in every decoded field."""
 
     async def equal() -> bool:
-        return cache.synced and contents(cache) == await truth(client, resource, namespace, **selection)
+        return cache.synced and contents(cache) == await server_contents(client, resource, namespace, **selection)
 
     await eventually(equal, f"{cache.name} equal to the server")
 

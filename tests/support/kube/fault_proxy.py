@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand, to put between a client and an API server.
+"""Fault-injecting TCP proxy between a client and an API server.
 
 TLS passes through untouched, so the client sees the server's own certificate, which names 127.0.0.1: only the port in
 the kubeconfig differs.
@@ -9,8 +9,8 @@ the kubeconfig differs.
         proxy.reset_after(9000) # 9,000 more bytes reach the client, then the connection that carries them is reset, once
         proxy.go_silent()       # connections stay open, also new ones; no byte and no FIN passes
         proxy.delay(0.2)        # every chunk waits
-        await proxy.refuse()    # nobody listens any more; open connections are reset
-        await proxy.heal()      # all is well again; what silence held back flows on
+        await proxy.refuse()    # the listener closes; open connections are reset
+        await proxy.heal()      # faults end; held-back bytes are delivered
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_BYTES = 2**16
 
 class FaultProxy:
     def __init__(self, server: str, listen: Callable[[int], socket.socket] | None = None) -> None:
-        """`listen` opens the port, 0 for any: it may do so in another network namespace."""
+        """`listen` opens the port (0 for any), possibly in another network namespace."""
         address = urlsplit(server)
         self._listen = listen or (lambda port: socket.create_server(("127.0.0.1", port)))
         self._target = (address.hostname, address.port)
@@ -42,7 +42,7 @@ class FaultProxy:
         self._bytes_until_reset: int | None = None
         self.port = 0
         self.accepted = 0
-        """How many connections were ever accepted."""
+        """Number of accepted connections."""
 
     async def __aenter__(self) -> Self:
         await self.heal()
@@ -52,7 +52,7 @@ class FaultProxy:
         await self.refuse()
 
     def kubeconfig(self, original: Path, directory: Path) -> Path:
-        """A copy of `original` that leads through this proxy."""
+        """Copy of `original` that uses this proxy."""
         config = yaml.safe_load(original.read_text())
         for entry in config["clusters"]:
             host = urlsplit(entry["cluster"]["server"]).hostname
@@ -92,7 +92,7 @@ class FaultProxy:
             self.port = self._listener.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._listener is None:  # it was in the queue when we began to refuse
+        if self._listener is None:  # it was in the backlog when the listener closed
             _reset(writer)
             return
         self.accepted += 1
@@ -117,7 +117,7 @@ class FaultProxy:
         server_reader: asyncio.StreamReader,
         server_writer: asyncio.StreamWriter,
     ) -> None:
-        """Until both sides have ended in good order, or one was reset: then the other is too."""
+        """Forward until both sides have closed; if one is reset, reset the other."""
         try:
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(reader, server_writer))
@@ -132,7 +132,7 @@ class FaultProxy:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_client: bool = False
     ) -> None:
-        """Until the end, which is passed on as one."""
+        """Forward until EOF, and forward the EOF."""
         while chunk := await reader.read(CHUNK_BYTES):
             await self._flowing.wait()
             await asyncio.sleep(self._delay_seconds)
@@ -140,7 +140,7 @@ class FaultProxy:
             await writer.drain()
             if to_client and self._bytes_until_reset == 0:
                 self._bytes_until_reset = None
-                raise ConnectionResetError("as asked for")
+                raise ConnectionResetError("reset_after")
         await self._flowing.wait()
         writer.write_eof()
 

@@ -1,4 +1,4 @@
-"""This machine as a test of `zonewise lab` sees it: runs the command line, and looks for what is left afterwards."""
+"""Runs `zonewise lab` on this machine and checks for leftovers."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ ZONEWISE = Path(sys.executable).with_name("zonewise")
 
 
 class Machine:
-    """This machine with a state directory of the test's own."""
+    """This machine with the test's own state directory."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -39,7 +39,7 @@ class Machine:
         return output if code == 0 else messages
 
     def output(self, *arguments: str, code: int) -> str:
-        """What it printed, of a command that says by its exit code how things are."""
+        """stdout of a command whose exit code is part of its result."""
         with self.start(*arguments) as process:
             output, messages = process.communicate(timeout=240)
         assert process.returncode == code, f"{arguments}: {output}{messages}"
@@ -52,21 +52,21 @@ class Machine:
         return msgspec.json.decode(output, type=LabStatus)
 
     def processes(self) -> list[str]:
-        """Command lines of whatever was started, directly or not, with this state directory."""
-        wanted = f"ZONEWISE_STATE={self.state}".encode()
-        found = []
+        """Command lines of all processes started, directly or not, with this state directory."""
+        variable = f"ZONEWISE_STATE={self.state}".encode()
+        commands = []
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                if wanted in directory.joinpath("environ").read_bytes().split(b"\0"):
-                    found.append(directory.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode())
+                if variable in directory.joinpath("environ").read_bytes().split(b"\0"):
+                    commands.append(directory.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode())
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-        return [command for command in found if command]
+        return [command for command in commands if command]
 
     def data(self) -> list[Path]:
-        """What the labs that the test named keep in memory."""
-        places = (controlplane.data_directory(self.state / "labs" / name) for name in self.names)
-        return [place for place in places if place.exists()]
+        """Data directories in memory of the labs that the test named."""
+        directories = (controlplane.data_directory(self.state / "labs" / name) for name in self.names)
+        return [directory for directory in directories if directory.exists()]
 
     def claims(self) -> list[Path]:
         return [owner for owner in slots.owners() if owner.is_relative_to(self.state)]
@@ -82,5 +82,5 @@ class Machine:
 def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not holds():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
+        assert time.monotonic() < deadline, "condition not met within 60 s"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What tests do with pods on namespace nodes: create, await, reach, count. All real: processes, packets, API objects."""
+"""Pods on namespace nodes for tests: create, wait, connect. Real processes, packets and API objects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHOP = ["python", "-m", "zonewise.lab.demo.shop"]
 SHOP_PORT = 8080
 
 
-async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """The first true answer of `check`, which is asked again and again; fails with the last one after a long while."""
+async def eventually(check: Callable[[], Awaitable[Any]], description: str) -> Any:
+    """First true value of `check`, polled; fails with the last value after the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (answer := await check()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what} (last seen: {answer!r})"
+    while not (value := await check()):
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {description} (last value: {value!r})"
         await asyncio.sleep(0.1)
-    return answer
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Pods:
         return await self.client.create(PODS.whole(), body, self.namespace)
 
     async def shop(self, name: str, node: str, container: Json | None = None, **more: Any) -> Json:
-        """A pod that answers over HTTP, once it is ready."""
+        """Create a pod that serves HTTP and wait until it is ready."""
         ready = {"readinessProbe": {"httpGet": {"path": "/healthz", "port": SHOP_PORT}, "periodSeconds": 1}}
         fields = {
             "POD": "metadata.name",
@@ -64,12 +64,12 @@ class Pods:
     async def get(self, name: str) -> Json:
         return await self.client.get(PODS.whole(), name, self.namespace)
 
-    async def when(self, name: str, holds: Callable[[Json], Any], what: str) -> Json:
+    async def when(self, name: str, holds: Callable[[Json], Any], description: str) -> Json:
         async def check() -> Json | None:
             pod = await self.get(name)
             return pod if holds(pod) else None
 
-        return await eventually(check, f"pod {name} {what}")
+        return await eventually(check, f"pod {name} {description}")
 
     async def ready(self, name: str) -> Json:
         return await self.when(name, lambda pod: condition(pod, "Ready") == "True", "is ready")
@@ -85,12 +85,12 @@ class Pods:
         await eventually(check, f"pod {name} is gone")
 
     async def released(self, pod: Json) -> None:
-        """The pod's network, and with it every process in it, is gone from its node."""
+        """Wait until the pod's network namespace, and every process in it, is gone from its node."""
 
         async def check() -> bool:
             return not namespaces.path(self.inside(pod)).exists()
 
-        await eventually(check, f"the network of pod {pod['metadata']['name']} is given back")
+        await eventually(check, f"the network of pod {pod['metadata']['name']} is removed")
 
     async def delete(self, name: str, grace_seconds: int | None = None) -> None:
         await self.client.delete(PODS, name, self.namespace, grace_seconds=grace_seconds)
@@ -139,11 +139,11 @@ def connects(namespace: str, address: str, port: int = SHOP_PORT, timeout_second
 
 
 def fetch(namespace: str, url: str) -> Json:
-    """What a GET from inside the namespace answers, as JSON."""
+    """JSON response to a GET from inside the namespace."""
 
     def get() -> Json:
         with urllib.request.urlopen(url, timeout=30) as response:
-            answer: Json = json.load(response)
-        return answer
+            value: Json = json.load(response)
+        return value
 
     return namespaces.inside(namespace, get)

@@ -1,7 +1,7 @@
 """One control plane per test run, shared by its xdist workers, stopped by the last, cleaned up after a killed run.
 
-Every run has a directory under the state root and each of its workers holds a shared lock on it for as long as it lives.
-The kernel drops the locks of a killed worker, so whoever gets the lock exclusively knows that nobody uses the run any more.
+Every run has a directory under the state root, and each live worker holds a shared lock on it. The kernel drops the
+locks of a killed worker, so an exclusive lock proves that no worker uses the run any more.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ class Run:
                 _remove_abandoned(runs)
 
     def shared(self) -> ControlPlane:
-        """The run's own, or the running lab that ZONEWISE_TEST_LAB names: then one can look at it after the tests."""
+        """The run's control plane, or the running lab named by ZONEWISE_TEST_LAB, which stays for inspection."""
         if name := os.environ.get("ZONEWISE_TEST_LAB"):
             return ControlPlane.attach(state.get(name).directory)
         directory = self.directory / SHARED
@@ -64,7 +64,7 @@ class Run:
         controlplane.remove(plane.directory)
 
     def shared_ceph(self) -> cluster.LabCeph:
-        """One Ceph for all workers of the run; stopped with the run's control planes."""
+        """One Ceph cluster for all workers of the run; stopped with the run's control planes."""
         with _locked(self.directory / "start-ceph"):
             directory = self.directory / "ceph"
             return cluster.attach(directory) if directory.exists() else cluster.start(directory)

@@ -1,4 +1,4 @@
-"""Who the API server takes a client for."""
+"""User info of a client as the API server sees it (SelfSubjectReview)."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class _Review(msgspec.Struct):
 
 
 async def whoami(client: Client, deadline_seconds: float = 30) -> _UserInfo:
-    answer = await client.request("POST", PATH, body=REVIEW, deadline_seconds=deadline_seconds)
-    return msgspec.json.decode(answer, type=_Review).status.user_info
+    response = await client.request("POST", PATH, body=REVIEW, deadline_seconds=deadline_seconds)
+    return msgspec.json.decode(response, type=_Review).status.user_info

@@ -1,4 +1,4 @@
-"""A process that leads by a lease and, while it does, writes its identity into a ConfigMap again and again.
+"""Leader-elected process that writes its identity into a ConfigMap repeatedly while it leads.
 
 candidate.py KUBECONFIG NAMESPACE IDENTITY
 """
@@ -31,7 +31,7 @@ async def main(health: Health) -> None:
             count = 0
             while True:
                 count += 1
-                time.sleep(0.05)  # noqa: ASYNC251 - a decision that takes long: stopped here, only the guard is left to ask
+                time.sleep(0.05)  # noqa: ASYNC251 - a slow decision: if stopped here, only the guarded client protects
                 body = MergePatch({"data": {"writer": identity, "count": str(count)}})
                 try:
                     await guarded.patch(CONFIG_MAPS, "written", body, namespace)

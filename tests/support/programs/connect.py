@@ -26,10 +26,10 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-async def serve(places: list[str]) -> None:
+async def serve(endpoints: list[str]) -> None:
     loop = asyncio.get_running_loop()
-    for place in places:
-        address, _, port = place.rpartition(":")
+    for endpoint in endpoints:
+        address, _, port = endpoint.rpartition(":")
         address = address or os.environ["POD_IP"]
         await asyncio.start_server(_greet, address, int(port), backlog=1024)
         await loop.create_datagram_endpoint(lambda own=address: _Datagrams(own), (address, int(port)))
@@ -57,18 +57,14 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 async def ask(requests: list[dict[str, Any]]) -> list[list[str]]:
     gate = asyncio.Semaphore(AT_ONCE)
-    tries = [[_once(gate, request) for _ in range(request.get("count", 1))] for request in requests]
-    return [list(await asyncio.gather(*each)) for each in tries] if len(tries) == 1 else await _together(tries)
-
-
-async def _together(tries: list[list[Any]]) -> list[list[str]]:
-    answers = await asyncio.gather(*(one for each in tries for one in each))
-    found = iter(answers)
-    return [[next(found) for _ in each] for each in tries]
+    attempts_by_request = [[_once(gate, request) for _ in range(request.get("count", 1))] for request in requests]
+    outcomes = await asyncio.gather(*(attempt for attempts in attempts_by_request for attempt in attempts))
+    remaining = iter(outcomes)
+    return [[next(remaining) for _ in attempts] for attempts in attempts_by_request]
 
 
 async def _once(gate: asyncio.Semaphore, request: dict[str, Any]) -> str:
-    """Who answered and whom it saw, or why nobody did: refused, silence, or the error's name."""
+    """Answering endpoint and the client address it saw, or the failure: refused, silence, or the error's name."""
     async with gate:
         try:
             async with asyncio.timeout(request.get("patience_seconds", PATIENCE_SECONDS)):
@@ -94,14 +90,14 @@ async def _exchange(request: dict[str, Any]) -> str:
 
 async def visit(address: str, port: int) -> list[tuple[float, str]]:
     loop = asyncio.get_running_loop()
-    over = loop.run_in_executor(None, sys.stdin.read)
+    stdin_closed = loop.run_in_executor(None, sys.stdin.read)
     gate = asyncio.Semaphore(AT_ONCE)
     request = {"address": address, "port": port}
-    tries: list[tuple[float, asyncio.Task[str]]] = []
-    while not over.done():
-        tries.append((time.time(), asyncio.create_task(_once(gate, request))))
+    attempts: list[tuple[float, asyncio.Task[str]]] = []
+    while not stdin_closed.done():
+        attempts.append((time.time(), asyncio.create_task(_once(gate, request))))
         await asyncio.sleep(PACE_SECONDS)
-    return [(began, await outcome) for began, outcome in tries]
+    return [(began, await outcome) for began, outcome in attempts]
 
 
 if __name__ == "__main__":

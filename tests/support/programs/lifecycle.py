@@ -1,4 +1,4 @@
-"""A process that lives and ends in the way its first argument says; says on stdout what it does."""
+"""Process whose lifecycle is chosen by its first argument; reports its steps on stdout."""
 
 import asyncio
 import sys
@@ -10,8 +10,8 @@ from zonewise.kube.server.health import Health
 from zonewise.kube.wire.errors import ConfigError
 
 
-def say(word: str) -> None:
-    print(word, flush=True)
+def report(line: str) -> None:
+    print(line, flush=True)
 
 
 async def clean(health: Health) -> None:
@@ -20,21 +20,21 @@ async def clean(health: Health) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            say("inner ends")
+            report("inner ends")
             await asyncio.sleep(0.01)
     finally:
-        say("outer ends")
+        report("outer ends")
 
 
 async def slow(health: Health) -> None:
-    """Ends only when told to over stdin, so that a test can look at it while it ends."""
+    """Stops only after a line on stdin, so that a test can observe it while it stops."""
     health.started()
     try:
         await asyncio.Event().wait()
     finally:
-        say("ending")
+        report("ending")
         await asyncio.to_thread(sys.stdin.readline)
-        say("ended")
+        report("ended")
 
 
 async def stubborn(health: Health) -> None:
@@ -43,22 +43,22 @@ async def stubborn(health: Health) -> None:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            say("not yet")
+            report("not yet")
 
 
 async def blocking(health: Health) -> None:
-    """The event loop itself hangs."""
+    """Blocks the event loop."""
     health.started()
     try:
         await asyncio.Event().wait()
     finally:
-        say("blocked")
+        report("blocked")
         while True:
             time.sleep(0.01)  # noqa: ASYNC251 - the fault that is tested
 
 
 async def returning(_health: Health) -> None:
-    say("done")
+    report("done")
 
 
 async def broken(_health: Health) -> None:

@@ -1,4 +1,4 @@
-"""Becomes another program that may have few files open: `limited.py HOW_MANY PROGRAM ARGUMENT...`."""
+"""Runs a Python program with a limit of open files: `limited.py COUNT PROGRAM ARGUMENT...`."""
 
 import os
 import resource
