@@ -128,7 +128,7 @@ async def canary_passes(client: Client, namespace: str) -> bool:
     return False
 
 
-async def test_authorities_follow_each_other_under_load(client: Client, namespace: str) -> None:
+async def test_authority_rotation_under_load_fails_no_call(client: Client, namespace: str) -> None:
     """The clock jumps through two hours, within which every certificate is valid by the API server's clock too."""
     now = utc_now()
     clock = Clock(now - 70 * MINUTE)
@@ -199,7 +199,7 @@ def fingerprints(authorities: Authorities) -> list[str]:
     return [member.fingerprint for member in authorities.members]
 
 
-async def test_replicas_that_start_together_share_one_authority(client: Client, namespace: str) -> None:
+async def test_replicas_started_together_share_one_authority(client: Client, namespace: str) -> None:
     now = utc_now()
     replicas = [shared(client, namespace) for _ in range(5)]
     authorities = await asyncio.gather(*(replica.current(now) for replica in replicas))
@@ -209,7 +209,7 @@ async def test_replicas_that_start_together_share_one_authority(client: Client, 
     assert len(authorities[0].members) == 1
 
 
-async def test_replicas_that_renew_together_make_one_successor(client: Client, namespace: str) -> None:
+async def test_replicas_renewing_together_create_one_successor(client: Client, namespace: str) -> None:
     now = utc_now()
     replicas = [shared(client, namespace) for _ in range(5)]
     await replicas[0].current(now)
@@ -221,7 +221,7 @@ async def test_replicas_that_renew_together_make_one_successor(client: Client, n
     assert len(authorities[0].members) == 2
 
 
-async def test_two_replicas_serve_under_one_bundle(client: Client, namespace: str) -> None:
+async def test_two_replicas_serve_with_one_ca_bundle(client: Client, namespace: str) -> None:
     async with site(client, namespace) as first, site(client, namespace) as second:
         for running in (first, second):
             async with registered(client, configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])):
@@ -230,7 +230,7 @@ async def test_two_replicas_serve_under_one_bundle(client: Client, namespace: st
         assert len((await stored(client, namespace)).members) == 1
 
 
-async def test_a_deleted_secret_comes_back_as_it_was(client: Client, namespace: str) -> None:
+async def test_deleted_secret_is_restored_unchanged(client: Client, namespace: str) -> None:
     replica = shared(client, namespace)
     before = await replica.current(utc_now())
     await client.delete(SECRETS, SECRET, namespace)
@@ -238,7 +238,7 @@ async def test_a_deleted_secret_comes_back_as_it_was(client: Client, namespace: 
     assert fingerprints(await stored(client, namespace)) == fingerprints(before)
 
 
-async def test_an_empty_secret_is_filled_and_the_rest_of_it_kept(client: Client, namespace: str) -> None:
+async def test_empty_secret_is_filled_and_other_fields_kept(client: Client, namespace: str) -> None:
     prepared = {"metadata": {"name": SECRET, "labels": {"theirs": "kept"}}, "data": {"note": "aGk="}}
     await client.create(SECRETS, prepared, namespace)
     assert len((await shared(client, namespace).current(utc_now())).members) == 1
@@ -251,7 +251,7 @@ BROKEN = {"not base64 of PEM": "bm9uc2Vuc2U=", "cut short": "LS0tLS1CRUdJTiBDRVJ
 
 
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
-async def test_a_broken_secret_says_what_to_do(client: Client, namespace: str, text: str) -> None:
+async def test_broken_secret_error_tells_what_to_do(client: Client, namespace: str, text: str) -> None:
     await client.create(SECRETS, {"metadata": {"name": SECRET}, "data": {"ca.crt": text}}, namespace)
     with pytest.raises(CertificateError, match=f"secret {namespace}/{SECRET}: .*; delete it to have it recreated"):
         await shared(client, namespace).current(utc_now())
@@ -283,7 +283,7 @@ def lines() -> Iterator[list[Any]]:
         yield lines
 
 
-async def test_a_refused_watch_retries_and_logs_no_secret(
+async def test_forbidden_watch_is_retried_and_no_secret_is_logged(
     cluster: ControlPlane, client: Client, namespace: str, lines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 1.0)
@@ -315,49 +315,47 @@ async def has_bundle(client: Client, resource: Resource[dict[str, Any]], name: s
     return bool((await client.get(resource, name))["webhooks"][0]["clientConfig"].get("caBundle"))
 
 
-async def test_the_leaf_is_renewed_although_trust_fails(client: Client, namespace: str) -> None:
-    """From what was trusted last: a successor that could not be announced must not sign."""
+async def test_leaf_is_renewed_although_ca_injection_fails(client: Client, namespace: str) -> None:
+    """Signed by the last trusted authority: a successor that could not be announced must not sign."""
     now = utc_now()
     clock, broken = Clock(now - 70 * MINUTE), False
 
     async def trust(_bundle: bytes) -> None:
         if broken:
-            raise ApiError("nobody listens")
+            raise ApiError("injection failed")
 
     certificate = CertManager(client, Key(namespace, SECRET), [HOST], trust, lifetimes=QUICK, clock=clock)
     await certificate.renew()
     async with AdmissionServer([], certificate.context, host=HOST, port=0) as server:
         old = await served(server.port)
         broken, clock.now = True, now - 5 * MINUTE
-        with pytest.raises(ApiError, match="nobody listens"):
+        with pytest.raises(ApiError, match="injection failed"):
             await certificate.renew()
         both = await stored(client, namespace)
         assert len(both.members) == 2
         assert await another_leaf(server.port, old)
         clock.now = now + 10 * MINUTE
-        with pytest.raises(ApiError, match="nobody listens"):
+        with pytest.raises(ApiError, match="injection failed"):
             await certificate.renew()
         assert await signed_by(server.port, both, 0)()
 
 
-async def test_a_secret_that_never_stands_still_is_an_error(client: Client, namespace: str) -> None:
-    class Restless(Client):
-        """Somebody else writes between every read and the write that follows."""
+async def test_endless_conflicts_on_the_secret_raise(client: Client, namespace: str) -> None:
+    class ConflictingClient(Client):
+        """Client with a concurrent write between every read and the write that follows."""
 
         async def get(self, *arguments: Any, **options: Any) -> Any:
             secret = await client.get(*arguments, **options)
             await client.patch(
                 SECRETS,
                 SECRET,
-                MergePatch(
-                    {"data": {"note": base64.b64encode(secret.metadata.resource_version.encode()).decode()}}
-                ),
+                MergePatch({"data": {"note": base64.b64encode(secret.metadata.resource_version.encode()).decode()}}),
                 namespace,
             )
             return secret
 
     await client.create(SECRETS, {"metadata": {"name": SECRET}}, namespace)
-    restless = Restless(client.access)
-    async with restless:
+    conflicting = ConflictingClient(client.access)
+    async with conflicting:
         with pytest.raises(CertificateError, match="changes faster than it can be read"):
-            await shared(restless, namespace).current(utc_now())
+            await shared(conflicting, namespace).current(utc_now())

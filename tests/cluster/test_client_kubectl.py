@@ -1,7 +1,7 @@
-"""kubectl as the oracle: the same kubeconfig must make us send what kubectl sends.
+"""Client compared with kubectl: the same kubeconfig must produce the same request.
 
-Both talk to a TLS server of the test's own that records who came: headers, client certificate, server name asked for.
-Every user here has some credential, because kubectl asks at the terminal for what is missing.
+Both talk to a TLS server of the test that records headers, client certificate and SNI server name. Every user here has
+some credential, because kubectl prompts at the terminal for missing ones.
 """
 
 import asyncio
@@ -35,46 +35,46 @@ VERSION = b'{"gitVersion":"v1.0.0"}'
 
 
 @dataclass(frozen=True)
-class Visit:
+class RecordedRequest:
     path: str
     identity: tuple[tuple[str, str], ...]
     """Authorization and Impersonate-* headers."""
     certificate: str
-    """The common name of the client's certificate."""
-    asked_for: str
-    """The server name in the handshake; none for an address."""
+    """Common name of the client certificate."""
+    server_name: str
+    """SNI server name; empty for an address."""
 
 
 @dataclass
 class Recorder:
     port: int = 0
-    visits: list[Visit] = field(default_factory=list)
-    asked_for: str = ""
+    requests: list[RecordedRequest] = field(default_factory=list)
+    server_name: str = ""
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         SERVER.configure_cert(context)
         AUTHORITY.configure_trust(context)
         context.verify_mode = ssl.CERT_OPTIONAL
-        context.sni_callback = self._note_name
+        context.sni_callback = self._record_server_name
         return context
 
-    def _note_name(self, _socket: Any, name: str | None, _context: Any) -> None:
-        self.asked_for = name or ""
+    def _record_server_name(self, _socket: Any, name: str | None, _context: Any) -> None:
+        self.server_name = name or ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = [line.partition(": ") for line in head[1:] if line]
         named = sorted((name.lower(), value) for name, _, value in headers)
         identity = [(name, value) for name, value in named if name.startswith(("authorization", "impersonate"))]
-        shown = writer.get_extra_info("peercert") or {}
-        subject = {name: value for ((name, value),) in shown.get("subject", ())}
-        self.visits.append(
-            Visit(
+        peer_certificate = writer.get_extra_info("peercert") or {}
+        subject = {name: value for ((name, value),) in peer_certificate.get("subject", ())}
+        self.requests.append(
+            RecordedRequest(
                 path=head[0].split()[1],
                 identity=tuple(identity),
                 certificate=subject.get("commonName", ""),
-                asked_for=self.asked_for,
+                server_name=self.server_name,
             )
         )
         answer = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(VERSION)}\r\n\r\n"
@@ -112,25 +112,25 @@ def document(cluster: dict[str, Any], user: dict[str, Any], **rest: Any) -> dict
 
 
 def write(folder: Path, port: int, files: list[dict[str, Any]]) -> str:
-    """The kubeconfigs, each in a directory of its own with all that they may name. Returns KUBECONFIG."""
+    """Write each kubeconfig to its own directory with all files it may name. Returns KUBECONFIG."""
     paths = []
     for number, file in enumerate(files):
-        place = folder / str(number)
-        place.mkdir()
-        (place / "ca").write_bytes(AUTHORITY.cert_pem.bytes())
-        (place / "crt").write_text(ALICE_CERTIFICATE)
-        (place / "key").write_text(ALICE_KEY)
-        (place / "token").write_text(f"file-token-{number}\n")
-        (place / "plugin").write_text(PLUGIN)
-        (place / "plugin").chmod(stat.S_IRWXU)
-        (place / "config").write_text(yaml.safe_dump(file).replace("@PORT@", str(port)))
-        paths.append(str(place / "config"))
+        directory = folder / str(number)
+        directory.mkdir()
+        (directory / "ca").write_bytes(AUTHORITY.cert_pem.bytes())
+        (directory / "crt").write_text(ALICE_CERTIFICATE)
+        (directory / "key").write_text(ALICE_KEY)
+        (directory / "token").write_text(f"file-token-{number}\n")
+        (directory / "plugin").write_text(PLUGIN)
+        (directory / "plugin").chmod(stat.S_IRWXU)
+        (directory / "config").write_text(yaml.safe_dump(file).replace("@PORT@", str(port)))
+        paths.append(str(directory / "config"))
     return ":".join(paths)
 
 
-# Prints a token, and notes beside itself what it was told.
+# Prints a token, and stores KUBERNETES_EXEC_INFO beside itself.
 PLUGIN = """#!/bin/sh
-printf %s "$KUBERNETES_EXEC_INFO" > "$(dirname "$0")/told"
+printf %s "$KUBERNETES_EXEC_INFO" > "$(dirname "$0")/exec-info"
 version=$(printf %s "$KUBERNETES_EXEC_INFO" | sed 's/.*"apiVersion":"\\([^"]*\\)".*/\\1/')
 echo '{"apiVersion":"'$version'","kind":"ExecCredential","status":{"token":"'"exec-$1-$WHO"'"}}'
 """
@@ -152,7 +152,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "exec v1beta1": [document({}, {"exec": {"command": "./plugin", "apiVersion": f"{V1}beta1"}})],
     "exec next to a token": [document({}, {"token": "t", "exec": EXEC})],
     "exec next to a password": [document({}, {"username": "u", "password": "p", "exec": EXEC})],
-    "exec that is told of the cluster": [
+    "exec with cluster info": [
         document(
             {
                 "tls-server-name": "api.example.com",
@@ -199,7 +199,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "insecure with a CA": [document({"insecure-skip-tls-verify": True}, {})],
     "no such context": [document({}, {}, **{"current-context": "none"})],
     "no such cluster": [document({}, {}, clusters=[])],
-    "groups of nobody": [document({}, {"as-groups": ["a"]})],
+    "groups without a user": [document({}, {"as-groups": ["a"]})],
     "exec without a version": [document({}, {"exec": {"command": "./plugin", "interactiveMode": "Never"}})],
     "exec without a mode": [document({}, {"exec": {"command": "./plugin", "apiVersion": V1}})],
     "exec that is missing": [document({}, {"exec": {**EXEC, "command": "./none"}})],
@@ -209,11 +209,13 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    visit: Visit | None
-    told: Any
+    request: RecordedRequest | None
+    exec_info: Any
 
 
-async def with_kubectl(cluster: ControlPlane, recorder: Recorder, environment: dict[str, str]) -> Visit | None:
+async def with_kubectl(
+    cluster: ControlPlane, recorder: Recorder, environment: dict[str, str]
+) -> RecordedRequest | None:
     kubectl = await asyncio.create_subprocess_exec(
         cluster.binaries / "kubectl",
         "get",
@@ -226,31 +228,31 @@ async def with_kubectl(cluster: ControlPlane, recorder: Recorder, environment: d
     )
     output, _ = await kubectl.communicate()
     assert (kubectl.returncode == 0) == (output == VERSION)
-    return recorder.visits.pop() if kubectl.returncode == 0 else None
+    return recorder.requests.pop() if kubectl.returncode == 0 else None
 
 
-async def with_ours(recorder: Recorder, environment: dict[str, str]) -> Visit | None:
+async def with_our_client(recorder: Recorder, environment: dict[str, str]) -> RecordedRequest | None:
     try:
         async with Client(kubeconfig.load(environment=environment)) as client:
             await client.version()
     except (ConfigError, ApiError):
         return None
-    return recorder.visits.pop()
+    return recorder.requests.pop()
 
 
-def what_the_plugin_was_told(folder: Path) -> Any:
-    notes = list(folder.glob("*/told"))
-    return [json.loads(note.read_text()) for note in notes]
+def exec_infos(folder: Path) -> Any:
+    paths = list(folder.glob("*/exec-info"))
+    return [json.loads(path.read_text()) for path in paths]
 
 
 @pytest.mark.parametrize("case", CASES | REFUSED)
-async def test_we_send_what_kubectl_sends(
+async def test_client_sends_the_same_identity_as_kubectl(
     cluster: ControlPlane, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # kubectl has no terminal either
     paths = write(tmp_path, recorder.port, (CASES | REFUSED)[case])
     environment = {"KUBECONFIG": paths, "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    expected = Outcome(await with_kubectl(cluster, recorder, environment), what_the_plugin_was_told(tmp_path))
-    got = Outcome(await with_ours(recorder, environment), what_the_plugin_was_told(tmp_path))
-    assert got == expected
-    assert (got.visit is None) == (case in REFUSED)
+    expected = Outcome(await with_kubectl(cluster, recorder, environment), exec_infos(tmp_path))
+    actual = Outcome(await with_our_client(recorder, environment), exec_infos(tmp_path))
+    assert actual == expected
+    assert (actual.request is None) == (case in REFUSED)

@@ -1,4 +1,4 @@
-"""Refusals that ask to come back, our own rate limit, and writes that hold only while a lease does."""
+"""Client limits: 429 with Retry-After, the client-side rate limit, and lease-guarded writes."""
 
 import asyncio
 import time
@@ -43,14 +43,14 @@ SCHEMAS = Resource(dict[str, Any], "FlowSchema", "flowschemas", **FLOW)  # type:
 
 
 async def run_pod(client: Client, namespace: str) -> str:
-    """A pod that counts as running and ready, without a node. Returns its uid."""
-    made = await client.create(PODS, POD, namespace)
+    """Create a pod with status Running and Ready, without a node. Returns its uid."""
+    created = await client.create(PODS, POD, namespace)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     await client.patch(PODS, "p", MergePatch({"status": ready}), namespace, subresource="status")
-    return made.metadata.uid
+    return created.metadata.uid
 
 
-async def test_a_budget_s_refusal_is_an_answer(client: Client, namespace: str) -> None:
+async def test_denial_by_a_budget_is_not_retried(client: Client, namespace: str) -> None:
     await run_pod(client, namespace)
     await client.create(BUDGETS, BUDGET, namespace)
 
@@ -67,7 +67,7 @@ async def test_a_budget_s_refusal_is_an_answer(client: Client, namespace: str) -
 
     await client.patch(BUDGETS, "b", MergePatch({"spec": {"minAvailable": 0}}), namespace)
 
-    async def is_gone() -> bool:
+    async def is_evicted() -> bool:
         try:
             await client.evict("p", namespace)
             await client.get(PODS, "p", namespace)
@@ -77,10 +77,10 @@ async def test_a_budget_s_refusal_is_an_answer(client: Client, namespace: str) -
             return True
         return False
 
-    await eventually(is_gone)
+    await eventually(is_evicted)
 
 
-async def test_an_eviction_is_of_one_pod_and_may_be_tried_dry(client: Client, namespace: str) -> None:
+async def test_eviction_honours_uid_and_dry_run(client: Client, namespace: str) -> None:
     uid = await run_pod(client, namespace)
     with pytest.raises(Exception, match=r"(?i)uid"):
         await client.evict("p", namespace, uid="another")
@@ -91,7 +91,9 @@ async def test_an_eviction_is_of_one_pod_and_may_be_tried_dry(client: Client, na
         await client.get(PODS, "p", namespace)
 
 
-async def test_eviction_under_an_uncounted_budget_is_retried(private_cluster: Callable[..., ControlPlane]) -> None:
+async def test_eviction_under_an_unpublished_budget_gets_retry_after(
+    private_cluster: Callable[..., ControlPlane],
+) -> None:
     plane = await asyncio.to_thread(private_cluster)
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         await client.create(NAMESPACES, {"metadata": {"name": "n"}})
@@ -105,7 +107,7 @@ async def test_eviction_under_an_uncounted_budget_is_retried(private_cluster: Ca
 
 @pytest.fixture
 async def crowded(client: Client, cluster: ControlPlane, namespace: str, tmp_path: Any) -> AsyncIterator[Client]:
-    """A client whose user has one seat in the server's flow control: who comes while it is taken is turned away."""
+    """Client whose user has one seat in API priority and fairness; further requests are rejected."""
     user = f"crowd-{namespace}"
     limited = {"nominalConcurrencyShares": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}
     await client.create(LEVELS, {"metadata": {"name": user}, "spec": {"type": "Limited", "limited": limited}})
@@ -127,11 +129,11 @@ async def crowded(client: Client, cluster: ControlPlane, namespace: str, tmp_pat
     await client.delete(LEVELS, user)
 
 
-async def test_flow_control_is_waited_out(crowded: Client, namespace: str) -> None:
+async def test_flow_control_rejections_are_retried(crowded: Client, namespace: str) -> None:
     busy = crowded.limited(f"busy-{namespace}", qps=1000, burst=1000)
 
     async def crowd() -> bool:
-        """Reads and writes together; all get through, whether or not they were turned away first."""
+        """Concurrent reads and writes; all succeed, retried or not."""
         reads = [busy.request("GET", "/openapi/v2", deadline_seconds=120) for _ in range(6)]
         *documents, me = await asyncio.gather(*reads, whoami(busy, deadline_seconds=120))
         assert all(b"swagger" in document for document in documents)
@@ -141,18 +143,18 @@ async def test_flow_control_is_waited_out(crowded: Client, namespace: str) -> No
     await eventually(crowd)
 
 
-async def test_a_short_deadline_raises_with_retry_after(crowded: Client) -> None:
-    async def is_turned_away() -> bool:
+async def test_short_deadline_raises_with_retry_after(crowded: Client) -> None:
+    async def is_rejected() -> bool:
         calls = [crowded.request("GET", "/openapi/v2", deadline_seconds=1) for _ in range(6)]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        refused = [answer for answer in answers if isinstance(answer, TooManyRequests)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, TooManyRequests)]
         return bool(refused) and all(error.retry_after_seconds >= 1 for error in refused)
 
-    await eventually(is_turned_away)
+    await eventually(is_rejected)
 
 
 def counted(name: str, **labels: str) -> float:
-    """The sum over all labels that are not given."""
+    """Sum over all labels that are not given."""
     return sum(
         sample.value
         for family in REGISTRY.collect()
@@ -161,7 +163,7 @@ def counted(name: str, **labels: str) -> float:
     )
 
 
-async def test_a_purpose_has_its_own_rate_and_metrics(client: Client, namespace: str) -> None:
+async def test_limited_client_has_its_own_rate_and_metrics(client: Client, namespace: str) -> None:
     purpose = f"slow-{namespace}"
     slow = client.limited(purpose, qps=10, burst=2)
     started = time.monotonic()
@@ -178,14 +180,14 @@ async def test_a_purpose_has_its_own_rate_and_metrics(client: Client, namespace:
     assert counted("zonewise_kube_requests_total", purpose=purpose, code="404") == 1
 
 
-async def test_the_deadline_holds_while_waiting_for_the_rate(client: Client) -> None:
+async def test_deadline_holds_while_waiting_for_the_rate_limit(client: Client) -> None:
     slow = client.limited("crawling", qps=0.01, burst=1)
     await slow.version()
     with pytest.raises(DeadlineExceeded):
         await slow.request("GET", "/version", deadline_seconds=0.2)
 
 
-async def test_many_calls_at_once_share_a_bounded_pool(cluster: ControlPlane, namespace: str, tmp_path: Any) -> None:
+async def test_concurrent_calls_share_a_bounded_pool(cluster: ControlPlane, namespace: str, tmp_path: Any) -> None:
     async with (
         FaultProxy(cluster.server) as proxy,
         await Client.connect(proxy.kubeconfig(cluster.kubeconfig, tmp_path)) as client,
@@ -202,58 +204,58 @@ class NotLeaderError(Exception):
 
 
 class Lease:
-    """Grants `seconds` at each of its first `answers` questions, then no more."""
+    """Guard that returns `seconds` for the first `grants` calls, then raises."""
 
-    def __init__(self, answers: int, seconds: float = 30) -> None:
-        self.answers = answers
+    def __init__(self, grants: int, seconds: float = 30) -> None:
+        self.grants = grants
         self.seconds = seconds
 
     def remaining_seconds(self) -> float:
-        self.answers -= 1
-        if self.answers < 0:
+        self.grants -= 1
+        if self.grants < 0:
             raise NotLeaderError
         return self.seconds
 
 
-async def test_a_leader_writes(client: Client, namespace: str) -> None:
-    leader = client.guarded(Lease(answers=100))
+async def test_guarded_client_writes_while_leading(client: Client, namespace: str) -> None:
+    leader = client.guarded(Lease(grants=100))
     assert (await leader.create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)).metadata.name == "x"
     await leader.delete(CONFIG_MAPS, "x", namespace)
 
 
-@pytest.mark.parametrize("answers", [pytest.param(0, id="before"), pytest.param(1, id="while the connection is made")])
-async def test_a_former_leader_sends_no_write(
-    cluster: ControlPlane, client: Client, namespace: str, answers: int
+@pytest.mark.parametrize("grants", [pytest.param(0, id="before"), pytest.param(1, id="while the connection is made")])
+async def test_guarded_client_sends_no_write_without_the_lease(
+    cluster: ControlPlane, client: Client, namespace: str, grants: int
 ) -> None:
     async with Client(kubeconfig.load(cluster.kubeconfig)) as fresh:
         with pytest.raises(NotLeaderError):
-            await fresh.guarded(Lease(answers)).create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)
+            await fresh.guarded(Lease(grants)).create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)
         with pytest.raises(NotLeaderError):
-            await fresh.guarded(Lease(answers)).create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)
+            await fresh.guarded(Lease(grants)).create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)
         with pytest.raises(NotFound):
             await fresh.get(CONFIG_MAPS, "x", namespace)
 
 
-async def test_a_former_leader_may_read(client: Client, namespace: str) -> None:
-    await client.guarded(Lease(answers=0)).list(CONFIG_MAPS, namespace)
+async def test_guarded_client_reads_without_the_lease(client: Client, namespace: str) -> None:
+    await client.guarded(Lease(grants=0)).list(CONFIG_MAPS, namespace)
 
 
-async def test_a_write_ends_with_the_lease(cluster: ControlPlane, namespace: str, tmp_path: Any) -> None:
+async def test_guarded_write_ends_with_the_lease(cluster: ControlPlane, namespace: str, tmp_path: Any) -> None:
     async with (
         FaultProxy(cluster.server) as proxy,
         await Client.connect(proxy.kubeconfig(cluster.kubeconfig, tmp_path)) as client,
     ):
         await client.version()
         proxy.go_silent()
-        leader = client.guarded(Lease(answers=100, seconds=0.3))
+        leader = client.guarded(Lease(grants=100, seconds=0.3))
         with pytest.raises(DeadlineExceeded, match=r"the guard allowed only 0.300 s"):
             await leader.create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace)
 
 
-# Versions the server no longer has.
+# Compacted versions.
 
 
-async def test_what_the_server_forgot_is_gone(private_cluster: Callable[..., ControlPlane]) -> None:
+async def test_compacted_versions_raise_gone(private_cluster: Callable[..., ControlPlane]) -> None:
     plane = await asyncio.to_thread(private_cluster)
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         for number in range(4):

@@ -1,4 +1,4 @@
-"""What lies between us and the server: compression, proxies, the server's warnings, refused watches."""
+"""Client transport: compression, HTTP proxies, server warnings, refused watches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,18 +17,18 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, NODES
 
 
-def changed(cluster: ControlPlane, folder: Path, of_cluster: dict[str, Any], of_user: dict[str, Any]) -> Path:
-    """A copy of the admin's kubeconfig with some fields set."""
+def changed(cluster: ControlPlane, folder: Path, cluster_fields: dict[str, Any], user_fields: dict[str, Any]) -> Path:
+    """Copy of the admin's kubeconfig with some fields set."""
     document = yaml.safe_load(cluster.kubeconfig.read_text())
-    document["clusters"][0]["cluster"] |= of_cluster
-    document["users"][0]["user"] |= of_user
+    document["clusters"][0]["cluster"] |= cluster_fields
+    document["users"][0]["user"] |= user_fields
     path = folder / "config"
     path.write_text(yaml.safe_dump(document))
     return path
 
 
 class Carried:
-    """How many bytes came from the server."""
+    """Number of bytes received from the server."""
 
     count = 0
 
@@ -44,7 +44,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, carri
 
 @asynccontextmanager
 async def http_proxy(answer: bytes = b"200 OK") -> AsyncIterator[tuple[str, Carried]]:
-    """An HTTP proxy that knows CONNECT. Yields its URL."""
+    """HTTP proxy that supports CONNECT. Yields its URL."""
     carried = Carried()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,8 +88,8 @@ async def test_large_answers_are_compressed_unless_disabled(
     await client.create(CONFIG_MAPS, {"metadata": {"name": "x"}, "data": {"a": "x" * size}}, namespace)
     async with http_proxy() as (url, carried):
         settings = {"proxy-url": url, "disable-compression": disabled}
-        async with await Client.connect(changed(cluster, tmp_path, settings, {})) as other:
-            assert len((await other.get(CONFIG_MAPS, "x", namespace)).data["a"]) == size
+        async with await Client.connect(changed(cluster, tmp_path, settings, {})) as refused_client:
+            assert len((await refused_client.get(CONFIG_MAPS, "x", namespace)).data["a"]) == size
         assert (carried.count > size) == disabled
 
 

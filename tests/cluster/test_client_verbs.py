@@ -31,7 +31,7 @@ async def test_version(client: Client) -> None:
     assert (await client.version()).startswith("v1.")
 
 
-async def test_an_object_s_life(client: Client, namespace: str) -> None:
+async def test_create_get_and_delete(client: Client, namespace: str) -> None:
     created = await client.create(CONFIG_MAPS, config_map("x"), namespace)
     assert (created.metadata.name, created.metadata.namespace, created.data) == ("x", namespace, {"a": "1"})
     assert await client.get(CONFIG_MAPS, "x", namespace) == created
@@ -43,24 +43,24 @@ async def test_an_object_s_life(client: Client, namespace: str) -> None:
         await client.delete(CONFIG_MAPS, "x", namespace)
 
 
-async def test_the_body_names_its_namespace(client: Client, namespace: str) -> None:
+async def test_namespace_is_taken_from_the_body(client: Client, namespace: str) -> None:
     body = {"metadata": {"generateName": "x-", "namespace": namespace}}
     first, second = [await client.create(CONFIG_MAPS, body) for _ in range(2)]
     assert first.metadata.namespace == second.metadata.namespace == namespace
     assert first.metadata.name != second.metadata.name
 
 
-async def test_cluster_scoped_objects(client: Client, namespace: str) -> None:
+async def test_cluster_scoped_object_is_read(client: Client, namespace: str) -> None:
     assert (await client.get(NAMESPACES, namespace)).metadata.name == namespace
 
 
-async def test_lists_select(client: Client, namespace: str) -> None:
+async def test_list_filters_by_labels_and_fields(client: Client, namespace: str) -> None:
     for name, labels in (("a", {"tier": "1"}), ("b", {"tier": "2"}), ("c", {})):
         await client.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": labels}}, namespace)
 
     async def names(**selection: str) -> list[str]:
-        found = await client.list(CONFIG_MAPS, namespace, **selection)
-        return sorted(item.metadata.name for item in found.items if item.metadata.name != "kube-root-ca.crt")
+        listing = await client.list(CONFIG_MAPS, namespace, **selection)
+        return sorted(item.metadata.name for item in listing.items if item.metadata.name != "kube-root-ca.crt")
 
     assert await names() == ["a", "b", "c"]
     assert await names(selector="tier in (1, 2)") == ["a", "b"]
@@ -71,17 +71,17 @@ async def test_lists_select(client: Client, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 7, 500, 0])
-async def test_pages_are_followed(client: Client, namespace: str, page_size: int) -> None:
-    wanted = {f"n{number}" for number in range(7)}
-    await asyncio.gather(*(client.create(CONFIG_MAPS, config_map(name), namespace) for name in wanted))
+async def test_list_follows_all_pages(client: Client, namespace: str, page_size: int) -> None:
+    names = {f"n{number}" for number in range(7)}
+    await asyncio.gather(*(client.create(CONFIG_MAPS, config_map(name), namespace) for name in names))
     listing = await client.list(CONFIG_MAPS, namespace, fields="metadata.name!=kube-root-ca.crt", page_size=page_size)
-    assert {item.metadata.name for item in listing.items} == wanted
+    assert {item.metadata.name for item in listing.items} == names
     assert len(listing.items) == 7
     again = await client.list(CONFIG_MAPS, namespace, resource_version=listing.resource_version, page_size=page_size)
     assert int(again.resource_version) >= int(listing.resource_version)
 
 
-async def test_pages_come_one_at_a_time_of_one_snapshot(client: Client, namespace: str) -> None:
+async def test_pages_share_one_snapshot(client: Client, namespace: str) -> None:
     for number in range(3):
         await client.create(
             SERVICES, {"metadata": {"name": f"s{number}"}, "spec": {"ports": [{"port": 80}]}}, namespace
@@ -97,7 +97,7 @@ async def test_pages_come_one_at_a_time_of_one_snapshot(client: Client, namespac
     assert (await client.list(SERVICES, namespace)).items == []
 
 
-async def test_delete_collection_selects(client: Client, namespace: str) -> None:
+async def test_delete_collection_filters_by_selector(client: Client, namespace: str) -> None:
     for name in ("a", "b"):
         await client.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": {"name": name}}}, namespace)
     await client.delete_collection(CONFIG_MAPS, namespace, selector="name=a", dry_run=True)
@@ -109,9 +109,7 @@ async def test_delete_collection_selects(client: Client, namespace: str) -> None
 
 
 @pytest.mark.parametrize("mismatch", [{"uid": "another"}, {"resource_version": "1"}])
-async def test_a_delete_spares_what_it_was_not_meant_for(
-    client: Client, namespace: str, mismatch: dict[str, str]
-) -> None:
+async def test_delete_precondition_mismatch_conflicts(client: Client, namespace: str, mismatch: dict[str, str]) -> None:
     created = await client.create(CONFIG_MAPS, config_map("x"), namespace)
     right = {"uid": created.metadata.uid, "resource_version": created.metadata.resource_version}
     with pytest.raises(Conflict, match=r"(?i)precondition"):
@@ -119,7 +117,7 @@ async def test_a_delete_spares_what_it_was_not_meant_for(
     await client.delete(CONFIG_MAPS, "x", namespace, **right)
 
 
-async def test_an_orphan_outlives_its_owner(client: Client, namespace: str) -> None:
+async def test_orphan_propagation_keeps_the_child(client: Client, namespace: str) -> None:
     owner = await client.create(CONFIG_MAPS, config_map("owner"), namespace)
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid}
     child = {"metadata": {"name": "child", "ownerReferences": [reference]}}
@@ -132,7 +130,7 @@ async def test_an_orphan_outlives_its_owner(client: Client, namespace: str) -> N
     await eventually(is_free)
 
 
-async def test_a_pod_leaves_within_its_grace(client: Client, namespace: str) -> None:
+async def test_delete_with_zero_grace_waits_for_finalizers(client: Client, namespace: str) -> None:
     await client.create(PODS, {**POD, "metadata": {"name": "p", "finalizers": ["zonewise.dev/hold"]}}, namespace)
     await client.delete(PODS, "p", namespace, grace_seconds=0)
     assert (await client.get(PODS, "p", namespace)).metadata.deletion_timestamp
@@ -141,7 +139,7 @@ async def test_a_pod_leaves_within_its_grace(client: Client, namespace: str) -> 
         await client.get(PODS, "p", namespace)
 
 
-# What a patch of ours leaves alone: everything it does not name, known to a view or not.
+# A patch keeps every field it does not name, decoded by a view or not.
 
 PATCHES: dict[str, Patch] = {
     "JSON": JsonPatch([{"op": "add", "path": pointer("metadata", "labels", "zonewise.dev/new"), "value": "1"}]),
@@ -152,7 +150,7 @@ PATCHES: dict[str, Patch] = {
 
 
 @pytest.mark.parametrize("kind", PATCHES)
-async def test_a_patch_keeps_every_field_it_does_not_name(client: Client, namespace: str, kind: str) -> None:
+async def test_patch_keeps_every_field_it_does_not_name(client: Client, namespace: str, kind: str) -> None:
     before = await client.create(PODS.whole(), POD, namespace)
     patched = await client.patch(PODS, "p", PATCHES[kind], namespace)
     after = await client.get(PODS.whole(), "p", namespace)
@@ -165,24 +163,24 @@ async def test_a_patch_keeps_every_field_it_does_not_name(client: Client, namesp
     assert after == before
 
 
-async def test_an_update_of_the_whole_keeps_every_field(client: Client, namespace: str) -> None:
+async def test_update_of_the_full_object_keeps_every_field(client: Client, namespace: str) -> None:
     await client.create(PODS, POD, namespace)
-    whole = await client.get(PODS.whole(), "p", namespace)
-    whole["metadata"]["labels"]["new"] = "1"
-    updated = await client.update(PODS.whole(), whole)
+    document = await client.get(PODS.whole(), "p", namespace)
+    document["metadata"]["labels"]["new"] = "1"
+    updated = await client.update(PODS.whole(), document)
     assert updated["metadata"]["labels"] == {"app": "it", "new": "1"}
-    assert updated["spec"] == whole["spec"]
+    assert updated["spec"] == document["spec"]
 
 
-async def test_an_update_of_what_has_changed_conflicts(client: Client, namespace: str) -> None:
+async def test_update_of_a_stale_object_conflicts(client: Client, namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
-    whole = await client.get(CONFIG_MAPS.whole(), "x", namespace)
+    document = await client.get(CONFIG_MAPS.whole(), "x", namespace)
     await client.patch(CONFIG_MAPS, "x", MergePatch({"data": {"b": "2"}}), namespace)
     with pytest.raises(Conflict, match=f"^conflict: update of configmaps {namespace}/x: .*has been modified"):
-        await client.update(CONFIG_MAPS, whole)
+        await client.update(CONFIG_MAPS, document)
 
 
-async def test_a_failed_test_stops_a_json_patch(client: Client, namespace: str) -> None:
+async def test_failed_test_operation_stops_a_json_patch(client: Client, namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
     operations = [
         {"op": "test", "path": "/data/a", "value": "other"},
@@ -193,7 +191,7 @@ async def test_a_failed_test_stops_a_json_patch(client: Client, namespace: str) 
     assert (await client.get(CONFIG_MAPS, "x", namespace)).data == {"a": "1"}
 
 
-async def test_a_merge_replaces_lists_where_a_strategic_patch_merges_them(client: Client, namespace: str) -> None:
+async def test_merge_patch_replaces_lists_and_strategic_patch_merges(client: Client, namespace: str) -> None:
     service = {"metadata": {"name": "s"}, "spec": {"ports": [{"name": "a", "port": 80}]}}
     added = {"spec": {"ports": [{"name": "b", "port": 81}]}}
     await client.create(SERVICES, service, namespace)
@@ -203,7 +201,7 @@ async def test_a_merge_replaces_lists_where_a_strategic_patch_merges_them(client
     assert {port.name for port in patched.spec.ports} == {"b"}
 
 
-async def test_apply_owns_its_fields(client: Client, namespace: str) -> None:
+async def test_server_side_apply_owns_its_fields(client: Client, namespace: str) -> None:
     def apply(data: dict[str, str], **options: Any) -> Any:
         return client.patch(CONFIG_MAPS, "x", Apply({"data": data}, **options), namespace)
 
@@ -215,11 +213,11 @@ async def test_apply_owns_its_fields(client: Client, namespace: str) -> None:
     assert [(cause.reason, cause.field) for cause in raised.value.causes] == [("FieldManagerConflict", ".data.a")]
     assert (await apply({"a": "9"}, manager="other", force=True)).data == {"a": "9"}
 
-    whole = await client.get(CONFIG_MAPS.whole(), "x", namespace)
-    assert {entry["manager"] for entry in whole["metadata"]["managedFields"]} == {"other"}
+    document = await client.get(CONFIG_MAPS.whole(), "x", namespace)
+    assert {entry["manager"] for entry in document["metadata"]["managedFields"]} == {"other"}
 
 
-async def test_the_status_subresource_changes_only_the_status(client: Client, namespace: str) -> None:
+async def test_status_subresource_changes_only_the_status(client: Client, namespace: str) -> None:
     await client.create(PODS, POD, namespace)
     change = MergePatch({"spec": {"activeDeadlineSeconds": 5}, "status": {"phase": "Running"}})
     patched = await client.patch(PODS.whole(), "p", change, namespace, subresource="status")
@@ -228,25 +226,25 @@ async def test_the_status_subresource_changes_only_the_status(client: Client, na
     unchanged = await client.patch(PODS, "p", MergePatch({"status": {"phase": "Failed"}}), namespace)
     assert unchanged.status.phase == "Running"
 
-    whole = await client.get(PODS.whole(), "p", namespace)
-    whole["status"]["podIP"] = "10.0.0.7"
-    whole["status"]["podIPs"] = [{"ip": "10.0.0.7"}]
-    assert (await client.update(PODS, whole, subresource="status")).status.pod_ip == "10.0.0.7"
+    document = await client.get(PODS.whole(), "p", namespace)
+    document["status"]["podIP"] = "10.0.0.7"
+    document["status"]["podIPs"] = [{"ip": "10.0.0.7"}]
+    assert (await client.update(PODS, document, subresource="status")).status.pod_ip == "10.0.0.7"
 
 
-async def test_a_dry_run_changes_nothing(client: Client, namespace: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("x"), namespace, dry_run=True)
-    assert made.metadata.name == "x"
+async def test_dry_run_changes_nothing(client: Client, namespace: str) -> None:
+    created = await client.create(CONFIG_MAPS, config_map("x"), namespace, dry_run=True)
+    assert created.metadata.name == "x"
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "x", namespace)
 
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
-    whole = await client.get(CONFIG_MAPS.whole(), "x", namespace)
+    document = await client.get(CONFIG_MAPS.whole(), "x", namespace)
     patched = await client.patch(CONFIG_MAPS, "x", MergePatch({"data": {"b": "2"}}), namespace, dry_run=True)
-    updated = await client.update(CONFIG_MAPS, {**whole, "data": {}}, dry_run=True)
+    updated = await client.update(CONFIG_MAPS, {**document, "data": {}}, dry_run=True)
     await client.delete(CONFIG_MAPS, "x", namespace, dry_run=True)
     assert (patched.data, updated.data) == ({"a": "1", "b": "2"}, {})
-    assert await client.get(CONFIG_MAPS.whole(), "x", namespace) == whole
+    assert await client.get(CONFIG_MAPS.whole(), "x", namespace) == document
 
 
 async def test_writes_carry_the_field_manager(client: Client, namespace: str) -> None:
@@ -265,7 +263,7 @@ async def test_writes_carry_the_field_manager(client: Client, namespace: str) ->
         ),
     ],
 )
-async def test_refusals_of_a_create(
+async def test_bad_create_raises_the_matching_error(
     client: Client, namespace: str, body: dict[str, Any], kind: type[ApiError], says: str
 ) -> None:
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
@@ -273,13 +271,13 @@ async def test_refusals_of_a_create(
         await client.create(CONFIG_MAPS, body, namespace)
 
 
-async def test_an_invalid_object_names_its_fields(client: Client, namespace: str) -> None:
+async def test_invalid_error_names_the_fields(client: Client, namespace: str) -> None:
     with pytest.raises(Invalid) as raised:
         await client.create(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "Bad_"}]}}, namespace)
     assert "spec.containers[0].name" in {cause.field for cause in raised.value.causes}
 
 
-async def test_names_are_escaped(client: Client, namespace: str) -> None:
+async def test_names_and_selectors_are_escaped(client: Client, namespace: str) -> None:
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "a/b?c#d", namespace)
     assert await client.list(CONFIG_MAPS, namespace, selector="a notin (b,c)", fields="metadata.name=x&y") is not None
@@ -288,23 +286,23 @@ async def test_names_are_escaped(client: Client, namespace: str) -> None:
 # Watching.
 
 
-async def test_a_watch_tells_each_change(client: Client, namespace: str) -> None:
+async def test_watch_yields_each_change(client: Client, namespace: str) -> None:
     start = (await client.list(CONFIG_MAPS, namespace)).resource_version
     await client.create(CONFIG_MAPS, config_map("x"), namespace)
     await client.patch(CONFIG_MAPS, "x", MergePatch({"data": {"b": "2"}}), namespace)
     await client.delete(CONFIG_MAPS, "x", namespace)
-    seen: list[tuple[EventType, ConfigMap]] = []
+    received: list[tuple[EventType, ConfigMap]] = []
     watch = client.watch(CONFIG_MAPS, namespace, fields="metadata.name=x", resource_version=start)
     async with aclosing(watch) as events:
         async for event in events:
-            seen.append((event.type, event.object))
+            received.append((event.type, event.object))
             if event.type is EventType.DELETED:
                 break
-    assert [kind for kind, _ in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
-    assert [viewed.data for _, viewed in seen] == [{"a": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "2"}]
+    assert [kind for kind, _ in received] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    assert [config_map.data for _, config_map in received] == [{"a": "1"}, {"a": "1", "b": "2"}, {"a": "1", "b": "2"}]
 
 
-async def test_a_watch_can_begin_with_what_is_there(client: Client, namespace: str) -> None:
+async def test_watch_with_initial_events_begins_with_existing_objects(client: Client, namespace: str) -> None:
     for name in ("a", "b"):
         await client.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": {"mine": ""}}}, namespace)
     names = []
@@ -319,13 +317,13 @@ async def test_a_watch_can_begin_with_what_is_there(client: Client, namespace: s
     assert names == ["a", "b"]
 
 
-async def test_the_server_ends_a_watch_in_time(client: Client, namespace: str) -> None:
+async def test_server_ends_a_watch_at_its_timeout(client: Client, namespace: str) -> None:
     start = (await client.list(SERVICES, namespace)).resource_version
     events = [event async for event in client.watch(SERVICES, namespace, resource_version=start, timeout_seconds=3)]
     assert {event.type for event in events} <= {EventType.BOOKMARK}
 
 
-async def test_a_watch_of_nodes_selects_by_field(client: Client, namespace: str) -> None:
+async def test_watch_filters_by_field(client: Client, namespace: str) -> None:
     name = f"node-{namespace}"
     start = (await client.list(NODES)).resource_version
     await client.create(NODES, {"metadata": {"name": name}})

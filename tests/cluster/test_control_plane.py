@@ -1,4 +1,4 @@
-"""The control plane that tests and labs stand on: readiness, faults, compaction, what is left after it."""
+"""Control plane of tests and labs: readiness, faults, compaction, cleanup."""
 
 import http.client
 import os
@@ -42,7 +42,7 @@ def test_state_survives_killed_apiserver_and_etcd_until_stop(private_cluster: Ca
     assert not plane.process(Program.ETCD).running
 
 
-def test_forgotten_history_answers_410(private_cluster: Callable[..., ControlPlane]) -> None:
+def test_compacted_history_returns_410(private_cluster: Callable[..., ControlPlane]) -> None:
     plane = private_cluster()
     old = plane.request("GET", "/api/v1/namespaces")["metadata"]["resourceVersion"]
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "newer"}})
@@ -51,7 +51,7 @@ def test_forgotten_history_answers_410(private_cluster: Callable[..., ControlPla
         plane.request("GET", f"/api/v1/namespaces?limit=1&resourceVersion={old}&resourceVersionMatch=Exact")
 
 
-def test_a_paused_api_server_is_silent_until_resumed(private_cluster: Callable[..., ControlPlane]) -> None:
+def test_paused_api_server_serves_after_resume(private_cluster: Callable[..., ControlPlane]) -> None:
     plane = private_cluster()
     plane.pause(Program.APISERVER)
     until(lambda: plane.process(Program.APISERVER).paused)
@@ -59,7 +59,7 @@ def test_a_paused_api_server_is_silent_until_resumed(private_cluster: Callable[.
     plane.wait_ready()
 
 
-def test_users_added_later_are_known_by_name_and_group(cluster: ControlPlane) -> None:
+def test_added_user_has_its_name_and_group(cluster: ControlPlane) -> None:
     path = cluster.add_user("guest", "guest", ["visitors"])
     command = [
         cluster.binaries / "kubectl",
@@ -70,9 +70,9 @@ def test_users_added_later_are_known_by_name_and_group(cluster: ControlPlane) ->
         "-o",
         "jsonpath={.status.userInfo}",
     ]
-    answer = subprocess.check_output(command, text=True)
-    assert '"username":"guest"' in answer
-    assert '"visitors"' in answer
+    user_info = subprocess.check_output(command, text=True)
+    assert '"username":"guest"' in user_info
+    assert '"visitors"' in user_info
 
 
 KILLED_RUN = """
@@ -85,7 +85,7 @@ with shared_cluster.Run.join() as run:
 """
 
 
-def test_a_killed_test_run_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_test_run_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path))
     environ = {
         **os.environ,
@@ -95,10 +95,10 @@ def test_a_killed_test_run_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch
     output = subprocess.run(
         [sys.executable, "-c", KILLED_RUN], env=environ, stdout=subprocess.PIPE, text=True, check=False
     )
-    left = ControlPlane.attach(Path(output.stdout.strip()))
-    etcd = left.process(Program.ETCD)
+    abandoned = ControlPlane.attach(Path(output.stdout.strip()))
+    etcd = abandoned.process(Program.ETCD)
     assert etcd.running
     with shared_cluster.Run.join():
         assert not etcd.running
-        assert not left.directory.exists()
-        assert not left.layout.data.exists()
+        assert not abandoned.directory.exists()
+        assert not abandoned.layout.data.exists()

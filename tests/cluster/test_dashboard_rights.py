@@ -42,7 +42,7 @@ async def test_the_dashboard_uses_all_of_its_rights_and_no_other(
     program = Process(zonewise, *_arguments(), "--port", 0, "--health-port", 0, "--kubeconfig", config)
     try:
         program.wait_ready()
-        port = int(program.next_word().split("  ")[0].rstrip("/").rpartition(":")[2])
+        port = int(program.next_line().split("  ")[0].rstrip("/").rpartition(":")[2])
         assert _status(port, token) in {401, 403}, "an authenticated user without the right is refused"
         subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": SYSTEM}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "zonewise-dashboard-viewer"}

@@ -1,4 +1,4 @@
-"""A thousand pretended nodes: a lab with them takes a Deployment and spreads it over its zones."""
+"""A thousand kwok nodes: a Deployment spreads over their zones."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "
 
 @pytest.fixture
 async def plane(run_directory: shared_cluster.Run) -> AsyncIterator[ControlPlane]:
-    """Not the shared one: every controller in it would be busy with the nodes."""
+    """Private control plane: the nodes would keep every controller of the shared one busy."""
     plane = await asyncio.to_thread(run_directory.private, programs=tuple(Program))
     yield plane
     await asyncio.to_thread(run_directory.remove, plane)
@@ -54,7 +54,7 @@ async def until_ready(client: Client, resource_version: str, replicas: int) -> N
                 return
 
 
-async def test_a_thousand_nodes_take_a_deployment(plane: ControlPlane) -> None:
+async def test_deployment_spreads_over_a_thousand_nodes(plane: ControlPlane) -> None:
     await asyncio.to_thread(kwok.up, plane.kubeconfig, kwok.manifests(1000, ZONES, tainted=False))
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         zones = {
@@ -68,7 +68,7 @@ async def test_a_thousand_nodes_take_a_deployment(plane: ControlPlane) -> None:
     assert Counter(zones[pod.spec.node_name] for pod in pods) == dict.fromkeys(ZONES, 10)
 
 
-def test_nodes_that_are_refused_are_one_error(cluster: ControlPlane) -> None:
+def test_rejected_nodes_raise_one_error(cluster: ControlPlane) -> None:
     nodes = [{"metadata": {"name": f"Refused_{index}"}} for index in range(3)]
     with pytest.raises(Invalid, match="Refused_"):
         kwok.up(cluster.kubeconfig, nodes)

@@ -1,4 +1,4 @@
-"""`zonewise lab` as people use it: each test runs the command line and looks at what is, and what is left."""
+"""`zonewise lab` through its command line: state while running, and leftovers afterwards."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.assert_untouched()
 
 
-def test_up_use_and_down(machine: Machine) -> None:
+def test_up_status_kubectl_and_logs(machine: Machine) -> None:
     arguments = ("up", "--name", "one", "--zones", "2", "--nodes", "0", "--kwok-nodes", "5", "-o", "json")
     shown = msgspec.json.decode(
         machine.run(*arguments, "--controllers", "*,-endpointslice-controller"), type=LabStatus, strict=True
@@ -38,7 +38,7 @@ def test_up_use_and_down(machine: Machine) -> None:
         ("zone-b", 2, 2),
     ]
 
-    assert machine.run(*arguments, "--controllers", "*,-endpointslice-controller"), "a second time changes nothing"
+    assert machine.run(*arguments, "--controllers", "*,-endpointslice-controller"), "a second up changes nothing"
     assert machine.status("one").processes[0].pid == shown.processes[0].pid
     assert (
         "running with other options: --zones 2, not 1; --controllers *,-endpointslice-controller, not *: end it first"
@@ -60,7 +60,7 @@ def test_up_use_and_down(machine: Machine) -> None:
     assert "it has etcd, kube-apiserver" in machine.run("logs", "--name", "one", "nothing", code=1)
 
 
-def test_two_start_at_once_and_live_side_by_side(machine: Machine) -> None:
+def test_two_labs_start_at_once_and_stay_independent(machine: Machine) -> None:
     ups = [machine.start("up", "--name", name, "--zones", "0", "--no-scheduler") for name in ("left", "right")]
     for up in ups:
         with up:
@@ -75,7 +75,7 @@ def test_two_start_at_once_and_live_side_by_side(machine: Machine) -> None:
     assert machine.status("right").health is LabHealth.READY
 
 
-def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> None:
+def test_ended_process_is_reported_and_the_lab_is_kept(machine: Machine) -> None:
     machine.run("up", "--name", "hurt", "--zones", "0", "--no-scheduler")
     victim = next(process for process in machine.status("hurt").processes if process.name == "kube-controller-manager")
     os.kill(victim.pid, signal.SIGKILL)
@@ -84,10 +84,10 @@ def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> N
     assert "lab 'hurt' is broken (kube-controller-manager ended): end it first" in messages
 
 
-def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
+def test_interrupted_up_removes_what_it_started(machine: Machine) -> None:
     with machine.start("up", "--name", "short", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
-        up.send_signal(signal.SIGSTOP)  # while it is looked at, it must not come to its end
+        up.send_signal(signal.SIGSTOP)  # keep it from finishing during the check
         assert machine.status("short", code=1).health is LabHealth.STARTING
         up.send_signal(signal.SIGINT)
         up.send_signal(signal.SIGCONT)
@@ -96,7 +96,7 @@ def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
     machine.assert_untouched()
 
 
-def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> None:
+def test_down_after_a_killed_up_leaves_nothing(machine: Machine) -> None:
     for moment in (0.3, 0.6, 0.9, 1.5, 3.0):
         with machine.start("up", "--name", "crash", "--zones", "0") as up:
             time.sleep(moment)
@@ -106,7 +106,7 @@ def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> 
         machine.assert_untouched()
 
 
-def test_up_after_a_crash_starts_afresh(machine: Machine) -> None:
+def test_up_after_a_crash_starts_a_new_lab(machine: Machine) -> None:
     with machine.start("up", "--name", "again", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.kill()
@@ -115,12 +115,12 @@ def test_up_after_a_crash_starts_afresh(machine: Machine) -> None:
     assert (crashed.health, crashed.problem) == (LabHealth.BROKEN, "its start failed or was killed")
     assert "no lab 'again' is running" in machine.run("kubeconfig", "--name", "again", code=1)
     machine.run("up", "--name", "again", "--zones", "0")
-    seen = machine.status("again")
-    assert seen.health is LabHealth.READY
-    assert len(machine.processes()) == len(seen.processes)
+    status = machine.status("again")
+    assert status.health is LabHealth.READY
+    assert len(machine.processes()) == len(status.processes)
 
 
-def test_a_failed_start_names_the_program_and_keeps_its_log(machine: Machine) -> None:
+def test_failed_up_names_the_program_and_keeps_its_log(machine: Machine) -> None:
     messages = machine.run("up", "--name", "bad", "--zones", "0", "--controllers", "no-such-controller", code=1)
     assert re.search(r"kube-controller-manager ended: .*no-such-controller", messages)
     assert len(messages.strip().splitlines()[-1].split("zonewise: ")) == 2
@@ -132,24 +132,24 @@ def test_a_failed_start_names_the_program_and_keeps_its_log(machine: Machine) ->
 USAGE = {
     "kwok nodes need a zone": (["up", "--zones", "0", "--kwok-nodes", "3"], "at least one with --zones"),
     "kube-proxy needs nodes": (["up", "--nodes", "0", "--kube-proxy"], "kube-proxy runs on namespace nodes"),
-    "a version that is none": (["up", "--kube-version", "1.36"], "has the form v1.36.3"),
-    "a name that is none": (["status", "--name", "Big"], "lower-case letters"),
+    "malformed version": (["up", "--kube-version", "1.36"], "has the form v1.36.3"),
+    "malformed name": (["status", "--name", "Big"], "lower-case letters"),
     "too many zones": (["up", "--zones", "30"], "26"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "message"), USAGE.values(), ids=USAGE.keys())
-def test_wrong_use_is_one_line_and_exit_code_2(machine: Machine, arguments: list[str], message: str) -> None:
+def test_usage_error_is_one_line_and_exit_code_2(machine: Machine, arguments: list[str], message: str) -> None:
     assert message in machine.run(*arguments, code=2)
 
 
 @pytest.mark.parametrize(
-    "command", [["logs"], ["kubeconfig"], ["status"], ["cut", "zone-a"]], ids=lambda words: words[0]
+    "command", [["logs"], ["kubeconfig"], ["status"], ["cut", "zone-a"]], ids=lambda command: command[0]
 )
-def test_without_a_lab_every_command_says_how_to_start_it(machine: Machine, command: list[str]) -> None:
-    said = machine.run(*command, "--name", "nope", code=1)
-    assert said == "zonewise: no lab 'nope' is running: start 'nope' with `zonewise lab up --name nope`\n"
+def test_commands_without_a_lab_tell_how_to_start_one(machine: Machine, command: list[str]) -> None:
+    message = machine.run(*command, "--name", "nope", code=1)
+    assert message == "zonewise: no lab 'nope' is running: start 'nope' with `zonewise lab up --name nope`\n"
 
 
-def test_down_without_a_lab_is_fine(machine: Machine) -> None:
+def test_down_without_a_lab_succeeds(machine: Machine) -> None:
     machine.run("down", "--name", "never")

@@ -1,4 +1,4 @@
-"""Leadership on a real API server: taken, renewed, released, lost, and meddled with."""
+"""Leader election on a real API server: acquire, renew, release, loss, and foreign edits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,19 +19,19 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import CONFIG_MAPS, LEASES, Lease
 
 QUICK = Timing(lease_seconds=12, renew_deadline_seconds=8, retry_seconds=0.2)
-"""Quick to renew, slow to give up: the machine that runs these tests is busy with others."""
+"""Short retry period but long deadlines, for a busy machine."""
 SHORT = Timing(lease_seconds=3, renew_deadline_seconds=2, retry_seconds=0.2)
 
 
 class Term:
-    """The work of a leader that only notes that it runs."""
+    """Leader's work that only counts its starts and ends."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
         self.ended = 0
 
     async def lead(self) -> None:
-        self.begun += 1
+        self.started += 1
         try:
             await asyncio.Event().wait()
         finally:
@@ -39,11 +39,11 @@ class Term:
 
     @property
     def running(self) -> bool:
-        return self.begun > self.ended
+        return self.started > self.ended
 
 
 class Candidacy:
-    """`async with` a candidate that runs its `lead` in the background."""
+    """Context manager that runs a candidate in the background."""
 
     def __init__(self, client: Client, namespace: str, lead: Callable[[], Awaitable[None]], **options: Any) -> None:
         options.setdefault("timing", QUICK)
@@ -68,7 +68,7 @@ async def edit(client: Client, namespace: str, **spec: Any) -> None:
     await client.patch(LEASES, "x", MergePatch({"spec": spec}), namespace)
 
 
-async def test_a_lone_candidate_leads_renews_and_releases(client: Client, namespace: str) -> None:
+async def test_single_candidate_acquires_renews_and_releases(client: Client, namespace: str) -> None:
     term = Term()
     with capture_logs() as lines:
         async with Candidacy(client, namespace, term.lead, identity="me") as leadership:
@@ -84,7 +84,7 @@ async def test_a_lone_candidate_leads_renews_and_releases(client: Client, namesp
                 return (await stored(client, namespace)).spec.renew_time != first.spec.renew_time
 
             await eventually(renewed)
-        assert (term.begun, term.ended) == (1, 1)
+        assert (term.started, term.ended) == (1, 1)
         assert REGISTRY.get_sample_value("leader_election_master_status", {"name": "x"}) == 0
     released = await stored(client, namespace)
     assert not released.spec.holder_identity
@@ -92,7 +92,7 @@ async def test_a_lone_candidate_leads_renews_and_releases(client: Client, namesp
     assert [line["event"] for line in lines] == ["leadership gained", "leadership released"]
 
 
-async def test_a_released_lease_is_taken_without_waiting(client: Client, namespace: str) -> None:
+async def test_released_lease_is_acquired_without_waiting(client: Client, namespace: str) -> None:
     first, second = Term(), Term()
     patient = Timing(lease_seconds=3600, renew_deadline_seconds=3000, retry_seconds=0.2)
     async with Candidacy(client, namespace, first.lead, identity="a", timing=patient):
@@ -113,13 +113,13 @@ async def test_a_lease_whose_holder_died_is_taken_over_after_its_duration(client
     await client.create(LEASES, {"metadata": {"name": "x"}, "spec": spec}, namespace)
     async with Candidacy(client, namespace, term.lead, identity="me", timing=SHORT) as leadership:
         await eventually(lambda: leadership.holder == "dead")
-        assert not leadership.leads, "it must see the lease unchanged for 3 s first, whatever its time stamps say"
+        assert not leadership.leads, "the lease must be unchanged for 3 s first, whatever its timestamps say"
         await eventually(lambda: term.running)
         lease = await stored(client, namespace)
         assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("me", 1)
 
 
-async def test_the_leaders_work_ends_when_the_holder_changes(client: Client, namespace: str) -> None:
+async def test_leader_stops_when_the_holder_changes(client: Client, namespace: str) -> None:
     term = Term()
     with capture_logs() as lines:
         async with Candidacy(client, namespace, term.lead, identity="me", timing=SHORT) as leadership:
@@ -128,7 +128,7 @@ async def test_the_leaders_work_ends_when_the_holder_changes(client: Client, nam
             await eventually(lambda: term.ended == 1)
             with pytest.raises(NotLeader, match=f"does not hold the lease {namespace}/x"):
                 leadership.remaining_seconds()
-            await eventually(lambda: term.begun == 2)
+            await eventually(lambda: term.started == 2)
     assert [line["event"] for line in lines] == [
         "leadership gained",
         "another process leads",
@@ -139,7 +139,7 @@ async def test_the_leaders_work_ends_when_the_holder_changes(client: Client, nam
     assert lines[2]["holder"] == "intruder"
 
 
-async def test_a_leader_recreates_its_deleted_lease_and_keeps_leading(client: Client, namespace: str) -> None:
+async def test_leader_recreates_its_deleted_lease_and_keeps_leading(client: Client, namespace: str) -> None:
     term = Term()
     with capture_logs() as lines:
         async with Candidacy(client, namespace, term.lead, identity="me"):
@@ -147,17 +147,17 @@ async def test_a_leader_recreates_its_deleted_lease_and_keeps_leading(client: Cl
             old = await stored(client, namespace)
             await client.delete(LEASES, "x", namespace)
 
-            async def made_anew() -> bool:
+            async def is_recreated() -> bool:
                 with suppress(NotFound):
                     return (await stored(client, namespace)).metadata.uid != old.metadata.uid
                 return False
 
-            await eventually(made_anew)
-            assert (term.begun, term.ended) == (1, 0)
-    assert not [line for line in lines if "not found" in line.get("trouble", "")], "a deletion is no failed call"
+            await eventually(is_recreated)
+            assert (term.started, term.ended) == (1, 0)
+    assert not [line for line in lines if "not found" in line.get("trouble", "")], "a deletion is not a failed call"
 
 
-async def test_what_others_add_to_the_lease_stays_and_does_not_disturb(client: Client, namespace: str) -> None:
+async def test_foreign_metadata_on_the_lease_is_kept(client: Client, namespace: str) -> None:
     term = Term()
     async with Candidacy(client, namespace, term.lead, identity="me"):
         await eventually(lambda: term.running)
@@ -172,24 +172,24 @@ async def test_what_others_add_to_the_lease_stays_and_does_not_disturb(client: C
         lease = await stored(client, namespace)
         assert lease.metadata.annotations == {"note": "keep"}
         assert lease.metadata.labels == {"team": "a"}
-        assert (term.begun, term.ended) == (1, 0)
+        assert (term.started, term.ended) == (1, 0)
 
 
-async def test_a_cleared_holder_is_taken_again(client: Client, namespace: str) -> None:
+async def test_leader_reacquires_a_cleared_lease(client: Client, namespace: str) -> None:
     term = Term()
     async with Candidacy(client, namespace, term.lead, identity="me"):
         await eventually(lambda: term.running)
         await edit(client, namespace, holderIdentity=None)
 
-        async def held() -> bool:
+        async def is_held_again() -> bool:
             return (await stored(client, namespace)).spec.holder_identity == "me"
 
-        await eventually(held)
-        assert (term.begun, term.ended) == (1, 0)
+        await eventually(is_held_again)
+        assert (term.started, term.ended) == (1, 0)
 
 
 async def test_wall_clock_jumps_have_no_effect(client: Client, namespace: str) -> None:
-    """The leader's clock falls back by a year and stands still, the candidate's is ten years ahead."""
+    """The leader's clock jumps back a year and stops; the candidate's is ten years ahead."""
     leading, waiting = Term(), Term()
     leaders_wall = datetime.now(UTC)
     async with Candidacy(client, namespace, leading.lead, identity="a", wall=lambda: leaders_wall):
@@ -197,20 +197,20 @@ async def test_wall_clock_jumps_have_no_effect(client: Client, namespace: str) -
         future = timedelta(days=3650)
         async with Candidacy(
             client, namespace, waiting.lead, identity="b", timing=SHORT, wall=lambda: datetime.now(UTC) + future
-        ) as other:
-            await eventually(lambda: other.holder == "a")
+        ) as candidate:
+            await eventually(lambda: candidate.holder == "a")
             leaders_wall -= timedelta(days=365)
-            seen = set()
+            versions = set()
 
             async def renewed_often() -> bool:
-                seen.add((await stored(client, namespace)).metadata.resource_version)
-                return len(seen) > 20
+                versions.add((await stored(client, namespace)).metadata.resource_version)
+                return len(versions) > 20
 
             await eventually(renewed_often)
-            assert (leading.begun, leading.ended, waiting.begun) == (1, 0, 0)
+            assert (leading.started, leading.ended, waiting.started) == (1, 0, 0)
 
 
-async def test_work_that_ends_by_itself_ends_the_candidacy(client: Client, namespace: str) -> None:
+async def test_work_that_returns_ends_the_candidacy(client: Client, namespace: str) -> None:
     async def lead() -> None:
         await asyncio.sleep(0)
 
@@ -218,7 +218,7 @@ async def test_work_that_ends_by_itself_ends_the_candidacy(client: Client, names
     assert not (await stored(client, namespace)).spec.holder_identity
 
 
-async def test_work_that_fails_releases_the_lease_and_is_not_hidden(client: Client, namespace: str) -> None:
+async def test_failing_work_releases_the_lease_and_raises(client: Client, namespace: str) -> None:
     async def lead() -> None:
         raise TimeoutError("of its own")
 
@@ -227,8 +227,8 @@ async def test_work_that_fails_releases_the_lease_and_is_not_hidden(client: Clie
     assert not (await stored(client, namespace)).spec.holder_identity
 
 
-async def test_work_that_takes_long_to_end_does_so_under_the_lease(client: Client, namespace: str) -> None:
-    """On shutdown the leader cleans up first, still renewing, and only then lets go."""
+async def test_lease_is_renewed_during_slow_shutdown(client: Client, namespace: str) -> None:
+    """On shutdown the leader cleans up while renewing, and then releases."""
     allowed, renewals = asyncio.Event(), []
 
     async def lead() -> None:
@@ -255,7 +255,7 @@ async def test_work_that_takes_long_to_end_does_so_under_the_lease(client: Clien
     assert not (await stored(client, namespace)).spec.holder_identity
 
 
-async def test_a_guarded_client_writes_only_while_it_leads(client: Client, namespace: str) -> None:
+async def test_guarded_client_writes_only_while_leading(client: Client, namespace: str) -> None:
     term = Term()
     candidacy = Candidacy(client, namespace, term.lead)
     guarded = client.guarded(candidacy.leadership)
@@ -267,27 +267,27 @@ async def test_a_guarded_client_writes_only_while_it_leads(client: Client, names
         await guarded.create(CONFIG_MAPS, body, namespace)
     with pytest.raises(NotLeader):
         await guarded.create(CONFIG_MAPS, body, namespace)
-    written = await client.list(CONFIG_MAPS, namespace)
-    assert len([found for found in written.items if found.metadata.name.startswith("w-")]) == 1
-    assert (await guarded.list(CONFIG_MAPS, namespace)).items, "reading is allowed to all"
+    listing = await client.list(CONFIG_MAPS, namespace)
+    assert len([config_map for config_map in listing.items if config_map.metadata.name.startswith("w-")]) == 1
+    assert (await guarded.list(CONFIG_MAPS, namespace)).items, "reads need no lease"
 
 
 @pytest.mark.parametrize("in_a_group", [False, True])
-async def test_work_that_stumbles_over_the_guard_has_lost_leadership_not_failed(
+async def test_not_leader_error_in_the_work_keeps_the_candidacy(
     client: Client, namespace: str, in_a_group: bool
 ) -> None:
-    """Whether the loss is noticed by the renewals or by a write, the candidate stays one."""
-    begun = 0
+    """Loss detected by renewal or by a write: the candidate continues."""
+    started = 0
     again = asyncio.Event()
     leadership = LeaderElector(client, "x", namespace, timing=SHORT)
 
     async def lead() -> None:
-        nonlocal begun
-        begun += 1
-        if begun == 2:
+        nonlocal started
+        started += 1
+        if started == 2:
             again.set()
             await asyncio.Event().wait()
-        leadership._election.resign()  # as if the process had been stopped for long
+        leadership._election.resign()  # as after a long pause of the process
         if not in_a_group:
             leadership.remaining_seconds()
         async with asyncio.TaskGroup() as group:
@@ -301,7 +301,7 @@ async def test_work_that_stumbles_over_the_guard_has_lost_leadership_not_failed(
         await running
 
 
-async def test_without_its_namespace_a_candidate_keeps_trying_at_its_pace(client: Client) -> None:
+async def test_missing_namespace_is_retried_at_the_retry_period(client: Client) -> None:
     term = Term()
     failures = {"name": "x"}
     before = REGISTRY.get_sample_value("zonewise_lease_errors_total", failures) or 0
@@ -313,13 +313,13 @@ async def test_without_its_namespace_a_candidate_keeps_trying_at_its_pace(client
         async with Candidacy(client, "no-such-namespace", term.lead) as leadership:
             await eventually(lambda: failed() >= 3)
             assert not leadership.leads
-    assert term.begun == 0
-    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["lease call failed"], "said once"
+    assert term.started == 0
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["lease call failed"], "logged once"
     assert "no-such-namespace" in lines[0]["trouble"]
 
 
-async def test_many_candidates_make_one_leader_at_a_time(client: Client, namespace: str) -> None:
-    """Each leads in turn, as the one before it leaves."""
+async def test_many_candidates_lead_one_at_a_time(client: Client, namespace: str) -> None:
+    """Each leads in turn, after the previous leader released."""
     acting: set[int] = set()
     turns: list[int] = []
 

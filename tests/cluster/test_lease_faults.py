@@ -1,4 +1,4 @@
-"""Leadership when the API server, its etcd or the network between fail."""
+"""Leader election under faults of API server, etcd and network."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,16 +25,16 @@ PATIENT = Timing(lease_seconds=180, renew_deadline_seconds=120, retry_seconds=0.
 
 
 class Worker:
-    """A candidate whose work notes when it begins and ends, and whether it may write just then."""
+    """Candidate whose work counts its starts and ends, with a guarded client."""
 
     def __init__(self, client: Client, namespace: str, identity: str, timing: Timing) -> None:
         self.leadership = LeaderElector(client, "x", namespace, identity=identity, timing=timing)
         self.guarded = client.guarded(self.leadership)
-        self.begun = 0
+        self.started = 0
         self.ended = 0
 
     async def lead(self) -> None:
-        self.begun += 1
+        self.started += 1
         try:
             await asyncio.Event().wait()
         finally:
@@ -61,13 +61,13 @@ async def refused(worker: Worker) -> bool:
 
 
 @pytest.mark.parametrize("victim", [Program.APISERVER, Program.ETCD])
-async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(
+async def test_leader_that_cannot_renew_stops_before_expiry(
     private_cluster: Callable[..., ControlPlane], victim: Program
 ) -> None:
-    """The API server is killed and started again; etcd is paused, so that the API server answers but stores nothing."""
+    """Either the API server is killed and restarted, or etcd is paused, so that the API server stores nothing."""
     plane = await asyncio.to_thread(private_cluster)
     async with Client(kubeconfig.load(plane.kubeconfig)) as client, working(client, "default", "me") as worker:
-        await eventually(lambda: worker.begun)
+        await eventually(lambda: worker.started)
         plane.pause(Program.ETCD) if victim is Program.ETCD else plane.kill(Program.APISERVER)
         await eventually(lambda: worker.ended)
         assert await refused(worker)
@@ -75,57 +75,57 @@ async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(
             plane.resume(Program.ETCD)
         else:
             await asyncio.to_thread(plane.restart_apiserver)
-        await eventually(lambda: worker.begun > worker.ended and worker.leadership.leads)
+        await eventually(lambda: worker.started > worker.ended and worker.leadership.leads)
         lease = await client.get(LEASES, "x", "default")
         assert lease.spec.holder_identity == "me"
 
 
-async def test_a_leader_cut_off_silently_stops_while_another_takes_over(
+async def test_silently_partitioned_leader_stops_before_takeover(
     cluster: ControlPlane, client: Client, namespace: str, tmp_path: Path
 ) -> None:
-    """No reset, no FIN: the calls hang, and the leader must not wait for them longer than its lease allows."""
+    """No reset, no FIN: calls hang, and the leader must stop before its lease expires."""
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
-        async with Client(kubeconfig.load(path)) as far, working(far, namespace, "far") as cut_off:
-            await eventually(lambda: cut_off.begun)
+        async with Client(kubeconfig.load(path)) as far_client, working(far_client, namespace, "far") as cut_off:
+            await eventually(lambda: cut_off.started)
             async with working(client, namespace, "near") as near:
                 await eventually(lambda: near.leadership.holder == "far")
                 proxy.go_silent()
-                await eventually(lambda: near.begun)
-                assert cut_off.ended == 1, "the old leader had stopped before the new one began"
+                await eventually(lambda: near.started)
+                assert cut_off.ended == 1, "the old leader stopped before the new one started"
                 assert not cut_off.leadership.leads
                 await proxy.heal()
                 await eventually(lambda: cut_off.leadership.holder == "near")
-                assert (near.begun, near.ended, cut_off.begun) == (1, 0, 1)
+                assert (near.started, near.ended, cut_off.started) == (1, 0, 1)
 
 
-async def test_broken_connections_alone_cost_no_leadership(
+async def test_connection_resets_do_not_lose_leadership(
     cluster: ControlPlane, client: Client, namespace: str, tmp_path: Path
 ) -> None:
     async def next_renewal(version: str) -> str | None:
-        found = (await client.get(LEASES, "x", namespace)).metadata.resource_version
-        return found if found != version else None
+        current = (await client.get(LEASES, "x", namespace)).metadata.resource_version
+        return current if current != version else None
 
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
         async with Client(kubeconfig.load(path)) as shaky, working(shaky, namespace, "me", PATIENT) as worker:
-            await eventually(lambda: worker.begun)
+            await eventually(lambda: worker.started)
             version = ""
             for _ in range(10):
                 version = await eventually(partial(next_renewal, version)) or ""
                 proxy.reset()
-            assert (worker.begun, worker.ended) == (1, 0)
+            assert (worker.started, worker.ended) == (1, 0)
 
 
-async def test_a_leader_that_cannot_release_says_so_and_ends(
+async def test_leader_that_cannot_release_logs_it_and_ends(
     cluster: ControlPlane, client: Client, namespace: str, tmp_path: Path
 ) -> None:
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
-        async with Client(kubeconfig.load(path)) as far:
+        async with Client(kubeconfig.load(path)) as far_client:
             with capture_logs() as lines:
-                async with working(far, namespace, "me") as worker:
-                    await eventually(lambda: worker.begun)
+                async with working(far_client, namespace, "me") as worker:
+                    await eventually(lambda: worker.started)
                     proxy.go_silent()
             assert lines[-1]["event"] == "lease not released, it will expire"
             assert worker.ended == 1
@@ -135,7 +135,7 @@ async def test_a_leader_that_cannot_release_says_so_and_ends(
 
 async def test_a_former_leader_does_not_release_anothers_lease(client: Client, namespace: str) -> None:
     async with working(client, namespace, "me") as worker:
-        await eventually(lambda: worker.begun)
+        await eventually(lambda: worker.started)
         await client.patch(LEASES, "x", MergePatch({"spec": {"holderIdentity": "other"}}), namespace)
         await eventually(lambda: worker.ended)
     assert (await client.get(LEASES, "x", namespace)).spec.holder_identity == "other"

@@ -1,4 +1,4 @@
-"""Our reading of quantities against the API server's: what it refuses we refuse, what it rewrites means the same to us."""
+"""Quantity parsing compared with the API server: the same rejections, and equal values after canonicalisation."""
 
 import random
 from typing import Any
@@ -34,38 +34,38 @@ ODD = [
 ]
 
 
-def some_quantity(chance: random.Random) -> str:
-    number = str(chance.randrange(10 ** chance.randrange(1, 12)))
-    if chance.random() < 0.5:
-        number += "." + "".join(chance.choices("0123456789", k=chance.randrange(13)))
-    if chance.random() < 0.2:
-        return f"{number}{chance.choice('eE')}{chance.choice(['', '+', '-'])}{chance.randrange(13)}"
-    return number + chance.choice(SUFFIXES)
+def random_quantity(rng: random.Random) -> str:
+    number = str(rng.randrange(10 ** rng.randrange(1, 12)))
+    if rng.random() < 0.5:
+        number += "." + "".join(rng.choices("0123456789", k=rng.randrange(13)))
+    if rng.random() < 0.2:
+        return f"{number}{rng.choice('eE')}{rng.choice(['', '+', '-'])}{rng.randrange(13)}"
+    return number + rng.choice(SUFFIXES)
 
 
-async def rewritten(client: Client, namespace: str, quantity: str) -> str | None:
-    """The server's own spelling, or None when it is not a quantity to it."""
+async def server_spelling(client: Client, namespace: str, quantity: str) -> str | None:
+    """Canonical form of the API server, or None if it rejects the quantity."""
     body = {"metadata": {"name": "q"}, "spec": {"hard": {"cpu": quantity}}}
     try:
         quota = await client.create(QUOTAS, body, namespace, dry_run=True)
     except BadRequest:
         return None
-    spelled: str = quota["spec"]["hard"]["cpu"]
-    return spelled
+    canonical: str = quota["spec"]["hard"]["cpu"]
+    return canonical
 
 
-def ours(quantity: str) -> int | None:
+def parsed(quantity: str) -> int | None:
     try:
         return milli_value(quantity)
     except QuantityError:
         return None
 
 
-async def test_the_server_agrees(client: Client, namespace: str) -> None:
-    chance = random.Random(SEED)
+async def test_quantities_agree_with_the_api_server(client: Client, namespace: str) -> None:
+    rng = random.Random(SEED)
     disagreements = []
-    for quantity in [*ODD, *(some_quantity(chance) for _ in range(QUANTITIES))]:
-        spelled = await rewritten(client, namespace, quantity)
-        if ours(quantity) != (None if spelled is None else milli_value(spelled)):
-            disagreements.append((quantity, spelled))
+    for quantity in [*ODD, *(random_quantity(rng) for _ in range(QUANTITIES))]:
+        canonical = await server_spelling(client, namespace, quantity)
+        if parsed(quantity) != (None if canonical is None else milli_value(canonical)):
+            disagreements.append((quantity, canonical))
     assert not disagreements

@@ -1,4 +1,4 @@
-"""Events on a real API server, read back as people read them: with kubectl."""
+"""Event recorder on a real API server, read back with the client and kubectl."""
 
 import asyncio
 import base64
@@ -42,8 +42,8 @@ async def web(client: Client, namespace: str) -> ObjectReference:
 
 
 async def stored(client: Client, regarding: ObjectReference) -> list[Event]:
-    found = (await client.list(EVENTS, regarding.namespace or "default")).items
-    return [event for event in found if event.regarding.uid == regarding.uid]
+    events = (await client.list(EVENTS, regarding.namespace or "default")).items
+    return [event for event in events if event.regarding.uid == regarding.uid]
 
 
 def kubectl(cluster: ControlPlane, *arguments: str) -> str:
@@ -55,7 +55,7 @@ def outcomes(name: str) -> float:
     return REGISTRY.get_sample_value("zonewise_events_total", {"outcome": name}) or 0.0
 
 
-async def test_an_event_says_what_happened_to_what(client: Client, web: ObjectReference) -> None:
+async def test_event_has_all_its_fields(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
         recorder.record(web, Severity.WARNING, "Unbalanced", "zone a is overloaded", action="Allocate")
     (event,) = await stored(client, web)
@@ -85,13 +85,13 @@ async def test_repeats_raise_the_count_of_one_event(client: Client, web: ObjectR
         recorder.record(web, Severity.WARNING, "Unbalanced", "zone a is overloaded")
     (event,) = await stored(client, web)
     assert event.series is not None
-    assert event.series.count == 9, "what was seen last is written before the end"
+    assert event.series.count == 9, "the last count is written before shutdown"
     assert event.event_time is not None
     assert event.series.last_observed_time is not None
     assert event.event_time < event.series.last_observed_time
 
 
-async def test_kubectl_shows_events_where_people_look(
+async def test_kubectl_get_describe_and_events_show_the_events(
     cluster: ControlPlane, client: Client, web: ObjectReference
 ) -> None:
     async with recording(client) as recorder:
@@ -109,8 +109,8 @@ async def test_kubectl_shows_events_where_people_look(
         r"Warning +Unbalanced +\S+ \(x3 over \S+\) +zonewise.dev/controller +zone a is overloaded", described
     ), described
     assert re.search(r"Normal +HintsSet +\S+ +zonewise.dev/controller +all 3 zones have", described), described
-    told = await asyncio.to_thread(kubectl, cluster, "-n", web.namespace, "events", "--for", "service/web")
-    assert re.search(r"\(x3 over \S+\) +Warning +Unbalanced +Service/web +zone a is overloaded", told), told
+    shown = await asyncio.to_thread(kubectl, cluster, "-n", web.namespace, "events", "--for", "service/web")
+    assert re.search(r"\(x3 over \S+\) +Warning +Unbalanced +Service/web +zone a is overloaded", shown), shown
 
 
 async def test_many_similar_events_are_combined(client: Client, web: ObjectReference) -> None:
@@ -127,7 +127,7 @@ async def test_many_similar_events_are_combined(client: Client, web: ObjectRefer
     assert combined.count == 17
 
 
-async def test_an_object_that_makes_noise_gets_no_more_than_its_budget(client: Client, web: ObjectReference) -> None:
+async def test_events_per_object_are_limited_to_the_burst(client: Client, web: ObjectReference) -> None:
     before = outcomes("noise")
     async with recording(client, limits=EventLimits(burst=4)) as recorder:
         for number in range(10):
@@ -150,7 +150,7 @@ async def test_events_of_cluster_scoped_objects_are_shown_by_describe(cluster: C
         await client.delete(NODES, name)
 
 
-async def test_an_event_the_server_deleted_is_written_again(client: Client, web: ObjectReference) -> None:
+async def test_deleted_event_is_created_again(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
         recorder.record(web, Severity.NORMAL, "Reason", "note")
         (old,) = await eventually(lambda: stored(client, web))
@@ -162,7 +162,7 @@ async def test_an_event_the_server_deleted_is_written_again(client: Client, web:
     assert new.series.count == 2
 
 
-async def test_a_refused_event_does_not_hold_up_others(client: Client, web: ObjectReference) -> None:
+async def test_refused_event_does_not_block_other_events(client: Client, web: ObjectReference) -> None:
     nowhere = ObjectReference(kind="Service", namespace="no-such-namespace", name="x", uid="1")
     with capture_logs() as lines:
         async with recording(client) as recorder:
@@ -173,7 +173,7 @@ async def test_a_refused_event_does_not_hold_up_others(client: Client, web: Obje
     assert "no-such-namespace" in lines[0]["error"]
 
 
-async def test_notes_too_long_for_the_server_are_cut(client: Client, web: ObjectReference) -> None:
+async def test_long_fields_are_truncated(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
         recorder.record(web, Severity.NORMAL, "R" * 300, "Überlänge \ud800 " * 200, action="A" * 300)
     (event,) = await stored(client, web)
@@ -183,13 +183,13 @@ async def test_notes_too_long_for_the_server_are_cut(client: Client, web: Object
     assert len(event.reason) == len(event.action) == 128
 
 
-async def test_while_the_server_is_away_events_wait(
+async def test_events_wait_for_an_unreachable_server(
     cluster: ControlPlane, client: Client, web: ObjectReference, tmp_path: Path
 ) -> None:
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
         with capture_logs() as lines:
-            async with Client(kubeconfig.load(path), wait_for_server=False) as shaky, recording(shaky) as recorder:
+            async with Client(kubeconfig.load(path), wait_for_server=False) as proxied, recording(proxied) as recorder:
                 await proxy.refuse()
                 for number in range(5):
                     recorder.record(web, Severity.NORMAL, "Reason", f"note {number % 2}")
@@ -199,11 +199,11 @@ async def test_while_the_server_is_away_events_wait(
                 await eventually(lambda: stored(client, web))
     events = {event.note: event.series.count for event in await stored(client, web) if event.series}
     assert events == {"note 0": 3, "note 1": 2}
-    assert [line["event"] for line in lines] == ["events wait for the server"], "said once"
+    assert [line["event"] for line in lines] == ["events wait for the server"], "logged once"
 
 
-def user_of_a_plugin(cluster: ControlPlane, folder: Path) -> tuple[Path, str]:
-    """A kubeconfig whose plugin prints the file `output`, and what makes it the admin's."""
+def exec_plugin_user(cluster: ControlPlane, folder: Path) -> tuple[Path, str]:
+    """Kubeconfig whose exec plugin prints the file `output`, and the admin's ExecCredential for it."""
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     admin = document["users"][0]["user"]
     pair = {
@@ -220,9 +220,9 @@ def user_of_a_plugin(cluster: ControlPlane, folder: Path) -> tuple[Path, str]:
 async def test_events_wait_while_credentials_fail(
     cluster: ControlPlane, client: Client, web: ObjectReference, tmp_path: Path
 ) -> None:
-    path, credential = user_of_a_plugin(cluster, tmp_path)
+    path, credential = exec_plugin_user(cluster, tmp_path)
     with capture_logs() as lines:
-        async with Client(kubeconfig.load(path)) as unknown, recording(unknown) as recorder:
+        async with Client(kubeconfig.load(path)) as plugin_client, recording(plugin_client) as recorder:
             recorder.record(web, Severity.NORMAL, "Reason", "note")
             await eventually(lambda: lines)
             (tmp_path / "output").write_text(credential)
@@ -230,13 +230,13 @@ async def test_events_wait_while_credentials_fail(
     assert [line["event"] for line in lines] == ["events wait for the server"]
 
 
-async def test_an_event_whose_answer_was_lost_is_not_written_twice(
+async def test_event_with_a_lost_response_is_not_duplicated(
     cluster: ControlPlane, client: Client, web: ObjectReference, tmp_path: Path
 ) -> None:
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
-        async with Client(kubeconfig.load(path)) as shaky, recording(shaky) as recorder:
-            await shaky.version()
+        async with Client(kubeconfig.load(path)) as proxied, recording(proxied) as recorder:
+            await proxied.version()
             proxy.reset_after(1)
             recorder.record(web, Severity.NORMAL, "Reason", "note")
             await eventually(lambda: stored(client, web))
@@ -246,23 +246,23 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice(
     assert event.series.count == 2
 
 
-async def test_the_end_does_not_wait_for_a_silent_server(
+async def test_shutdown_does_not_wait_for_a_silent_server(
     cluster: ControlPlane, web: ObjectReference, tmp_path: Path
 ) -> None:
     before = outcomes("lost")
     async with FaultProxy(cluster.server) as proxy:
         path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
         with capture_logs() as lines:
-            async with Client(kubeconfig.load(path)) as shaky:
-                await shaky.version()
-                async with recording(shaky, drain_seconds=0.5) as recorder:
+            async with Client(kubeconfig.load(path)) as proxied:
+                await proxied.version()
+                async with recording(proxied, drain_seconds=0.5) as recorder:
                     proxy.go_silent()
                     recorder.record(web, Severity.NORMAL, "Reason", "note")
     assert outcomes("lost") - before == 1
     assert [(line["event"], line["count"]) for line in lines] == [("events lost at shutdown", 1)]
 
 
-async def test_a_cancelled_process_still_tells_what_happened_last(client: Client, web: ObjectReference) -> None:
+async def test_events_recorded_during_cancellation_are_written(client: Client, web: ObjectReference) -> None:
     async def work() -> None:
         async with recording(client) as recorder:
             try:
@@ -278,7 +278,7 @@ async def test_a_cancelled_process_still_tells_what_happened_last(client: Client
     assert [event.note for event in await stored(client, web)] == ["the last word"]
 
 
-async def test_a_failure_of_the_work_passes_as_it_is(client: Client) -> Never:
+async def test_error_in_the_with_block_is_raised_unchanged(client: Client) -> Never:
     with pytest.raises(ValueError, match="of its own"):
         async with recording(client):
             raise ValueError("of its own")

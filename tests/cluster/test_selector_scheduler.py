@@ -1,8 +1,8 @@
-"""Our reading of node selectors against the real scheduler's: random terms, odd labels, one pod per selector and node.
+"""Node selectors compared with the real scheduler: random terms, odd labels, one pod per selector and node.
 
 A pod is pinned to one node by its plain nodeSelector and tolerates everything, so whether the scheduler binds it there
-depends on its node affinity alone. What the API server refuses, we must refuse; what it lets through, we must read as
-the scheduler does.
+depends on its node affinity alone. Selectors that the API server rejects must be rejected; all others must match as in
+the scheduler.
 """
 
 import asyncio
@@ -39,42 +39,42 @@ BAD_KEYS = ["", "-", "Example.com/rack", "a/b/c", "x" * 64]
 BAD_VALUES = ["-1", "+8", "a b", "x" * 64]
 
 
-def some_values(chance: random.Random, operator: str) -> list[str]:
+def random_values(rng: random.Random, operator: str) -> list[str]:
     match operator:
         case "Exists" | "DoesNotExist":
-            count = chance.choice([0, 0, 0, 0, 0, 0, 1])
+            count = rng.choice([0, 0, 0, 0, 0, 0, 1])
         case "Gt" | "Lt":
-            count = chance.choice([1, 1, 1, 1, 1, 1, 0, 2])
+            count = rng.choice([1, 1, 1, 1, 1, 1, 0, 2])
         case _:
-            count = chance.choice([1, 1, 1, 2, 2, 3, 0])
-    return [chance.choice(BAD_VALUES) if chance.random() < 0.02 else chance.choice(VALUES) for _ in range(count)]
+            count = rng.choice([1, 1, 1, 2, 2, 3, 0])
+    return [rng.choice(BAD_VALUES) if rng.random() < 0.02 else rng.choice(VALUES) for _ in range(count)]
 
 
-def some_requirement(chance: random.Random) -> dict[str, Any]:
-    operator = "Equals" if chance.random() < 0.02 else chance.choice(OPERATORS)
-    key = chance.choice(BAD_KEYS) if chance.random() < 0.02 else chance.choice(KEYS)
-    return {"key": key, "operator": operator, "values": some_values(chance, operator)}
+def random_requirement(rng: random.Random) -> dict[str, Any]:
+    operator = "Equals" if rng.random() < 0.02 else rng.choice(OPERATORS)
+    key = rng.choice(BAD_KEYS) if rng.random() < 0.02 else rng.choice(KEYS)
+    return {"key": key, "operator": operator, "values": random_values(rng, operator)}
 
 
-def some_field(chance: random.Random, names: list[str]) -> dict[str, Any]:
-    operator = chance.choice(["In", "In", "NotIn", "NotIn", "NotIn", "Exists" if chance.random() < 0.2 else "In"])
-    key = "metadata.uid" if chance.random() < 0.03 else "metadata.name"
-    return {"key": key, "operator": operator, "values": chance.choices(names, k=2 if chance.random() < 0.05 else 1)}
+def random_field(rng: random.Random, names: list[str]) -> dict[str, Any]:
+    operator = rng.choice(["In", "In", "NotIn", "NotIn", "NotIn", "Exists" if rng.random() < 0.2 else "In"])
+    key = "metadata.uid" if rng.random() < 0.03 else "metadata.name"
+    return {"key": key, "operator": operator, "values": rng.choices(names, k=2 if rng.random() < 0.05 else 1)}
 
 
-def some_selector(chance: random.Random, names: list[str]) -> dict[str, Any]:
+def random_selector(rng: random.Random, names: list[str]) -> dict[str, Any]:
     terms = []
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
         term: dict[str, Any] = {}
-        if expressions := [some_requirement(chance) for _ in range(chance.choice([0, 1, 1, 1, 2, 3]))]:
+        if expressions := [random_requirement(rng) for _ in range(rng.choice([0, 1, 1, 1, 2, 3]))]:
             term["matchExpressions"] = expressions
-        if fields := [some_field(chance, names) for _ in range(chance.choice([0, 0, 0, 0, 1, 2]))]:
+        if fields := [random_field(rng, names) for _ in range(rng.choice([0, 0, 0, 0, 1, 2]))]:
             term["matchFields"] = fields
         terms.append(term)
     return {"nodeSelectorTerms": terms}
 
 
-def pod(name: str, pin: str, selector: dict[str, Any]) -> dict[str, Any]:
+def pod_manifest(name: str, pin: str, selector: dict[str, Any]) -> dict[str, Any]:
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
     return {
         "metadata": {"name": name, "labels": {"pin": pin}},
@@ -91,27 +91,27 @@ def pod(name: str, pin: str, selector: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 async def nodes(client: Client, namespace: str) -> AsyncIterator[dict[str, dict[str, str]]]:
     """Labels by node name."""
-    run = uuid.uuid4().hex[:8]
-    made: dict[str, dict[str, str]] = {}
+    prefix = uuid.uuid4().hex[:8]
+    labels_by_node: dict[str, dict[str, str]] = {}
     for index, labels in enumerate(LABELS):
-        name = f"{run}-n{index}.example"
-        made[name] = {**labels, PIN: name}
+        name = f"{prefix}-n{index}.example"
+        labels_by_node[name] = {**labels, PIN: name}
         status = {"allocatable": {"cpu": "1000", "memory": "1Ti", "pods": "1000"}}
-        await client.create(NODES, {"metadata": {"name": name, "labels": made[name]}, "status": status})
-    yield made
+        await client.create(NODES, {"metadata": {"name": name, "labels": labels_by_node[name]}, "status": status})
+    yield labels_by_node
     await client.delete_collection(PODS, namespace, grace_seconds=0)
-    for name in made:
+    for name in labels_by_node:
         await client.delete(NODES, name)
 
 
 async def in_parallel(calls: Iterable[Awaitable[Any]]) -> list[Any]:
     limit = asyncio.Semaphore(20)
 
-    async def one(call: Awaitable[Any]) -> Any:
+    async def run(call: Awaitable[Any]) -> Any:
         async with limit:
             return await call
 
-    return await asyncio.gather(*(one(call) for call in calls))
+    return await asyncio.gather(*(run(call) for call in calls))
 
 
 async def refusal(call: Awaitable[Any]) -> ApiError | None:
@@ -122,11 +122,11 @@ async def refusal(call: Awaitable[Any]) -> ApiError | None:
     return None
 
 
-def verdict(seen: Pod) -> str:
-    """The node it was bound to, "nowhere", or "" while undecided."""
-    if seen.spec.node_name:
-        return seen.spec.node_name
-    conditions = {condition.type: condition for condition in seen.status.conditions}
+def verdict(pod: Pod) -> str:
+    """Node of the pod, "nowhere" if unschedulable, or "" while undecided."""
+    if pod.spec.node_name:
+        return pod.spec.node_name
+    conditions = {condition.type: condition for condition in pod.status.conditions}
     return "nowhere" if "PodScheduled" in conditions and conditions["PodScheduled"].status == "False" else ""
 
 
@@ -134,38 +134,40 @@ async def verdicts(client: Client, namespace: str) -> dict[str, str]:
     async with asyncio.timeout(180):
         while True:
             listing = await client.list(PODS, namespace)
-            found = {seen.metadata.name: verdict(seen) for seen in listing.items}
-            if all(found.values()):
-                return found
+            by_name = {pod.metadata.name: verdict(pod) for pod in listing.items}
+            if all(by_name.values()):
+                return by_name
             await asyncio.sleep(0.5)
 
 
-async def test_the_scheduler_agrees(client: Client, namespace: str, nodes: dict[str, dict[str, str]]) -> None:
-    chance = random.Random(SEED)
+async def test_node_selectors_agree_with_the_scheduler(
+    client: Client, namespace: str, nodes: dict[str, dict[str, str]]
+) -> None:
+    rng = random.Random(SEED)
     names = list(nodes)
-    tries = [(f"p{index}", chance.choice(names), some_selector(chance, names)) for index in range(SELECTORS)]
-    answers = await in_parallel(refusal(client.create(PODS, pod(*one), namespace)) for one in tries)
+    cases = [(f"p{index}", rng.choice(names), random_selector(rng, names)) for index in range(SELECTORS)]
+    refusals = await in_parallel(refusal(client.create(PODS, pod_manifest(*case), namespace)) for case in cases)
     bound = await verdicts(client, namespace)
 
     disagreements = []
-    for (name, node, written), refused in zip(tries, answers, strict=True):
-        selector = NodeSelector.parse_as_scheduler(written)
-        beyond = [problem for problem in selector.problems if "is not an integer" not in problem]
-        if bool(beyond) is not bool(refused):
-            disagreements.append(("refused", written, str(refused), selector.problems))
+    for (name, node, spec), refused in zip(cases, refusals, strict=True):
+        selector = NodeSelector.parse_as_scheduler(spec)
+        rejected_by_us = [problem for problem in selector.problems if "is not an integer" not in problem]
+        if bool(rejected_by_us) is not bool(refused):
+            disagreements.append(("refused", spec, str(refused), selector.problems))
         elif not refused and bound[name] != (node if selector.matches(nodes[node], node) else "nowhere"):
-            disagreements.append(("bound", written, nodes[node], bound[name]))
+            disagreements.append(("bound", spec, nodes[node], bound[name]))
     assert not disagreements
-    outcomes = ["refused" if refused else bound[name] for (name, _, _), refused in zip(tries, answers, strict=True)]
+    outcomes = ["refused" if refused else bound[name] for (name, _, _), refused in zip(cases, refusals, strict=True)]
     assert outcomes.count("refused") > 20
     assert outcomes.count("nowhere") > 60
     assert len(set(outcomes)) == len(nodes) + 2, "every node was chosen at least once"
 
 
-async def test_the_scheduler_ignores_terms_it_cannot_read(
+async def test_unparsable_terms_match_nothing_like_in_the_scheduler(
     client: Client, namespace: str, nodes: dict[str, dict[str, str]]
 ) -> None:
-    """The API server lets a Gt with a word through; the term then matches nothing, its neighbours still count."""
+    """The API server accepts Gt with a word; that term matches nothing, the other terms still count."""
     node = next(iter(nodes))
     unreadable = {"matchExpressions": [{"key": PIN, "operator": "Gt", "values": ["many"]}]}
     readable = {"matchExpressions": [{"key": PIN, "operator": "Exists"}]}
@@ -177,7 +179,7 @@ async def test_the_scheduler_ignores_terms_it_cannot_read(
     }
     for name, (terms, _) in cases.items():
         selector = {"nodeSelectorTerms": terms}
-        await client.create(PODS, pod(name, node, selector), namespace)
+        await client.create(PODS, pod_manifest(name, node, selector), namespace)
         matched = NodeSelector.parse_as_scheduler(selector).matches(nodes[node], node)
         assert matched is (cases[name][1] == node)
-    assert await verdicts(client, namespace) == {name: where for name, (_, where) in cases.items()}
+    assert await verdicts(client, namespace) == {name: outcome for name, (_, outcome) in cases.items()}

@@ -24,10 +24,10 @@ class Program:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.words: Queue[str] = Queue()
+        self.output: Queue[str] = Queue()
         self.lines: list[dict[str, Any]] = []
         self._readers = [
-            threading.Thread(target=_each_line, args=(self.process.stdout, lambda word: self.words.put(word.strip()))),
+            threading.Thread(target=_each_line, args=(self.process.stdout, lambda line: self.output.put(line.strip()))),
             threading.Thread(
                 target=_each_line, args=(self.process.stderr, lambda line: self.lines.append(_parsed(line)))
             ),
@@ -50,8 +50,8 @@ class Program:
         if not any(reader.is_alive() for reader in self._readers):
             assert self._find(event), f"the process ended without {event!r}; log: {self.lines}"
 
-    def next_word(self) -> str:
-        return self.words.get(timeout=PATIENCE_SECONDS)
+    def next_line(self) -> str:
+        return self.output.get(timeout=PATIENCE_SECONDS)
 
     def probe(self, path: str) -> tuple[int, str]:
         port = self.line("process started")["health_port"]
