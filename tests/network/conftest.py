@@ -1,4 +1,4 @@
-"""A lab of three zones with two nodes each, shared by the tests that ask for it, which all run in one worker."""
+"""Shared lab of three zones with two nodes each; the tests that use it run in one worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """Tests leave it as they found it: zones whole, paths plain, agents running."""
+    """Tests restore its state: no zone cut, no path shaped, all agents running."""
     _remove_abandoned()
     name = f"{_PREFIX}{os.getpid()}"
     yield labs.up(name, LabOptions(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True), lambda _step: None)
@@ -38,7 +38,7 @@ def lab() -> Iterator[Lab]:
 
 
 def _remove_abandoned() -> None:
-    """Labs of test runs that were killed."""
+    """Remove labs of killed test runs."""
     for name in state.names():
         if name.startswith(_PREFIX) and not Path("/proc", name.removeprefix(_PREFIX)).exists():
             labs.down(name, lambda _step: None)
@@ -52,7 +52,7 @@ async def lab_client(lab: Lab) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def pods(lab: Lab, lab_client: Client) -> AsyncIterator[Pods]:
-    """Pods in a namespace of the test's own; its deletion goes on after the test."""
+    """Pods in the test's own namespace, which is deleted asynchronously after the test."""
     plane = ControlPlane.attach(lab.directory)
     name = f"t-{uuid.uuid4().hex[:10]}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -62,8 +62,8 @@ async def pods(lab: Lab, lab_client: Client) -> AsyncIterator[Pods]:
 
 
 @pytest.fixture
-def whole_lab(lab: Lab) -> Iterator[Lab]:
-    """The lab for a test that cuts and shapes; whatever it leaves is undone."""
+def shaped_lab(lab: Lab) -> Iterator[Lab]:
+    """Lab for tests that cut zones and shape paths; both are reset afterwards."""
     yield lab
     for zone in lab.zones:
         nodes.heal(lab, zone)

@@ -1,7 +1,7 @@
-"""A server that vanishes without a word, as a node does that loses power: the watch must not wait for ever.
+"""Watch of a server that vanishes without FIN or reset, as after a power loss.
 
-The peer is a script in a network namespace of its own that answers a watch with one event; then its link goes down.
-No FIN and no reset can reach us, and the watch's own limit on silence is far away: only TCP keepalive can tell.
+The peer is a script in its own network namespace that answers a watch with one event; then its link goes down. The
+watch's silence limit is far away, so only TCP keepalive can detect the loss.
 """
 
 import os
@@ -19,7 +19,7 @@ from zonewise.objects import PODS
 
 NAMESPACE = f"dead-peer-{os.getpid()}"
 LINK = f"dp{os.getpid()}"
-OURS, THEIRS = "169.254.77.1", "169.254.77.2"
+LOCAL, REMOTE = "169.254.77.1", "169.254.77.2"
 SERVER = """
 import socket, time
 listener = socket.create_server(("0.0.0.0", 8080))
@@ -41,22 +41,22 @@ def peer() -> Iterator[str]:
     ip("netns", "add", NAMESPACE)
     ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", NAMESPACE)
     try:
-        ip("address", "add", f"{OURS}/30", "dev", LINK)
+        ip("address", "add", f"{LOCAL}/30", "dev", LINK)
         ip("link", "set", LINK, "up")
-        ip("-n", NAMESPACE, "address", "add", f"{THEIRS}/30", "dev", "eth0")
+        ip("-n", NAMESPACE, "address", "add", f"{REMOTE}/30", "dev", "eth0")
         ip("-n", NAMESPACE, "link", "set", "eth0", "up")
         command = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVER]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"listening\n"
-            yield f"http://{THEIRS}:8080"
+            yield f"http://{REMOTE}:8080"
             server.kill()
     finally:
-        ip("link", "delete", LINK)  # by name: the namespace lives on as long as its socket tries to say goodbye
+        ip("link", "delete", LINK)  # by name: the namespace exists until its socket has closed
         ip("netns", "delete", NAMESPACE)
 
 
-async def test_a_vanished_server_is_noticed(peer: str) -> None:
+async def test_watch_detects_a_vanished_server_by_keepalive(peer: str) -> None:
     async with (
         Client(ClusterAccess(server=peer)) as client,
         aclosing(client.watch(PODS, resource_version="1", silence_seconds=3600)) as events,

@@ -1,4 +1,4 @@
-"""A lab with namespace nodes, killed while it starts: `down` finds its namespaces, links and processes all the same."""
+"""Crashes of a lab with namespace nodes: `down` removes its namespaces, links and processes."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ def links() -> set[str]:
     return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-json", "link"]))}
 
 
-def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> None:
+def test_down_after_a_killed_up_leaves_nothing(machine: Machine) -> None:
     for moment in (0.4, 0.8, 1.2, 6.0):
         with machine.start(*UP) as up:
             time.sleep(moment)
@@ -44,9 +44,9 @@ def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> 
         machine.assert_untouched()
 
 
-def test_a_tool_that_outlives_a_killed_start_does_nothing_any_more(machine: Machine, tmp_path: Path) -> None:
+def test_tool_that_outlives_a_killed_up_does_nothing(machine: Machine, tmp_path: Path) -> None:
     slow = tmp_path / "ip"
-    slow.write_text(f'#!/bin/sh\nfor each in $(seq 50); do sleep 0.1; done\nexec {shutil.which("ip")} "$@"\n')
+    slow.write_text(f'#!/bin/sh\nfor i in $(seq 50); do sleep 0.1; done\nexec {shutil.which("ip")} "$@"\n')
     slow.chmod(0o755)
     quick = machine.environ
     machine.environ = {**quick, "PATH": f"{tmp_path}:{quick['PATH']}"}
@@ -60,19 +60,19 @@ def test_a_tool_that_outlives_a_killed_start_does_nothing_any_more(machine: Mach
     machine.assert_untouched()
 
 
-def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) -> None:
-    """Another state directory, the same namespaces: the second lab must not take the first one's away."""
+def test_lab_name_is_unique_on_the_machine(machine: Machine, tmp_path: Path) -> None:
+    """With another state directory the namespaces are the same: the second lab must not remove the first one's."""
     shown = json.loads(machine.run(*UP, "-o", "json"))
-    other = Machine(tmp_path / "other")
-    assert f"a lab '{NAME}' runs already" in other.run(*UP, code=1)
-    assert other.processes() == []
+    second = Machine(tmp_path / "other")
+    assert f"a lab '{NAME}' runs already" in second.run(*UP, code=1)
+    assert second.processes() == []
     assert machine.status(NAME).ready_nodes == 2
     assert link_of(shown["slot"]) in links()
     machine.run("down", "--name", NAME)
     assert link_of(shown["slot"]) not in links()
 
 
-def test_a_lab_whose_demo_fails_keeps_running(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_keeps_running_when_its_demo_fails(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZONEWISE_STATE", str(machine.state))
     machine.names.add(NAME)
     options = LabOptions(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True, demo=True)
@@ -80,7 +80,7 @@ def test_a_lab_whose_demo_fails_keeps_running(machine: Machine, monkeypatch: pyt
 
     def refuse(step: str) -> None:
         if "demo" in step:
-            raise OSError(errno.ENOSPC, "no room for what is said of it")
+            raise OSError(errno.ENOSPC, "no room left")
 
     def lose_kubeconfig(step: str) -> None:
         if "demo" in step:
@@ -88,14 +88,14 @@ def test_a_lab_whose_demo_fails_keeps_running(machine: Machine, monkeypatch: pyt
 
     with pytest.raises(OSError, match="no room"):
         labs.up(NAME, options, refuse)
-    begun = machine.status(NAME).processes
+    before = machine.status(NAME).processes
     with pytest.raises(ConfigError, match=r"admin\.kubeconfig"):
         labs.up(NAME, options, lose_kubeconfig)
     kubeconfig.with_suffix(".away").rename(kubeconfig)
-    assert [process.pid for process in machine.status(NAME).processes] == [process.pid for process in begun]
+    assert [process.pid for process in machine.status(NAME).processes] == [process.pid for process in before]
 
 
-def test_interrupted_it_removes_its_network(machine: Machine) -> None:
+def test_interrupted_up_removes_its_network(machine: Machine) -> None:
     with machine.start(*UP) as up:
         until(lambda: namespaces.of_lab(NAME))
         up.terminate()
@@ -104,6 +104,6 @@ def test_interrupted_it_removes_its_network(machine: Machine) -> None:
     machine.assert_untouched()
 
 
-def test_more_nodes_than_addresses_is_refused_first(machine: Machine) -> None:
+def test_more_nodes_than_addresses_is_refused_before_start(machine: Machine) -> None:
     assert "room for 63 namespace nodes" in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)
     machine.assert_untouched()

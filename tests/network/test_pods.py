@@ -1,4 +1,4 @@
-"""Pods on namespace nodes behave as on a kubelet: started, probed, restarted, stopped with grace, and told truthfully."""
+"""Pods on namespace nodes behave as with a kubelet: start, probes, restarts, termination, and status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes
 from zonewise.objects import CONFIG_MAPS, ENDPOINT_SLICES, SERVICES
 
-# Says when it is asked to stop; the sleep is a child, so that the shell hears the signal at once.
+# Reports SIGTERM; the short sleeps let the shell handle the signal at once.
 POLITE = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.1; done"
 STUBBORN = "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done"
 
@@ -30,7 +30,7 @@ def terminated(pod: Json) -> Json:
     return state
 
 
-async def test_a_pod_gets_its_name_node_and_addresses(pods: Pods) -> None:
+async def test_pod_gets_its_name_node_and_addresses(pods: Pods) -> None:
     script = 'echo "$NAME $NODE $IP $HOSTNAME $KUBERNETES_SERVICE_HOST $(NODE) end"; exec sleep 3600'
     fields = {"NAME": "metadata.name", "NODE": "spec.nodeName", "IP": "status.podIP"}
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
@@ -43,7 +43,7 @@ async def test_a_pod_gets_its_name_node_and_addresses(pods: Pods) -> None:
     assert pod["metadata"]["labels"].get("topology.kubernetes.io/zone", "zone-b") == "zone-b"
 
 
-async def test_readiness_moves_the_endpoint_in_and_out_of_service(pods: Pods) -> None:
+async def test_readiness_probe_sets_endpoint_readiness(pods: Pods) -> None:
     port = {"port": 80, "targetPort": SHOP_PORT}
     await pods.client.create(
         SERVICES, {"metadata": {"name": "s"}, "spec": {"selector": {"app": "s"}, "ports": [port]}}, pods.namespace
@@ -51,9 +51,9 @@ async def test_readiness_moves_the_endpoint_in_and_out_of_service(pods: Pods) ->
     quick = {"httpGet": {"path": "/healthz", "port": SHOP_PORT}, "periodSeconds": 1, "failureThreshold": 1}
     pod = await pods.shop("s", "zone-a-2", {"readinessProbe": quick}, labels={"app": "s"})
 
-    async def is_ready(wanted: bool) -> bool:
+    async def is_ready(expected: bool) -> bool:
         slices = await pods.client.list(ENDPOINT_SLICES, pods.namespace)
-        return [e.conditions.ready for s in slices.items for e in s.endpoints or ()] == [wanted]
+        return [e.conditions.ready for s in slices.items for e in s.endpoints or ()] == [expected]
 
     await eventually(lambda: is_ready(True), "the endpoint is ready")
     fetch(pods.inside(pod), f"http://127.0.0.1:{SHOP_PORT}/fail")
@@ -63,17 +63,17 @@ async def test_readiness_moves_the_endpoint_in_and_out_of_service(pods: Pods) ->
     assert main_status(await pods.get("s"))["restartCount"] == 0
 
 
-async def test_liveness_restarts_and_startup_holds_the_others_back(pods: Pods) -> None:
+async def test_liveness_restarts_and_startup_delays_other_probes(pods: Pods) -> None:
     alive = {"exec": {"command": ["test", "-e", "alive"]}, "periodSeconds": 1, "failureThreshold": 2}
-    begun = {"exec": {"command": ["test", "-e", "begun"]}, "periodSeconds": 1, "failureThreshold": 100}
+    started = {"exec": {"command": ["test", "-e", "begun"]}, "periodSeconds": 1, "failureThreshold": 100}
     listening = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
     script = (
         "touch alive; if [ ! -e again ]; then touch again; sleep 2; fi; touch begun; exec python -m http.server 8080"
     )
-    probes = {"livenessProbe": alive, "startupProbe": begun, "readinessProbe": listening}
+    probes = {"livenessProbe": alive, "startupProbe": started, "readinessProbe": listening}
     await pods.create("live", "zone-a-1", shell(script, **probes), terminationGracePeriodSeconds=1)
     pod = await pods.ready("live")
-    assert main_status(pod)["restartCount"] == 0, "the startup probe must hold the liveness probe back"
+    assert main_status(pod)["restartCount"] == 0, "the startup probe must delay the liveness probe"
     _pod_file(pods, "live", "alive").unlink()
     await pods.when("live", lambda pod: main_status(pod)["restartCount"] == 1, "was restarted")
     await pods.ready("live")
@@ -83,7 +83,7 @@ def _pod_file(pods: Pods, pod: str, name: str) -> Path:
     return nodes.log_path(pods.lab, f"{pods.namespace}/{pod}").parents[1] / name
 
 
-async def test_a_crash_is_restarted_at_once_and_then_backed_off(pods: Pods) -> None:
+async def test_crash_is_restarted_at_once_then_backed_off(pods: Pods) -> None:
     await pods.create("crash", "zone-c-1", shell("echo run; exit 3"))
 
     def backing_off(pod: Json) -> bool:
@@ -93,22 +93,22 @@ async def test_a_crash_is_restarted_at_once_and_then_backed_off(pods: Pods) -> N
     assert main_status(pod)["restartCount"] == 1
     assert main_status(pod)["lastState"]["terminated"]["exitCode"] == 3
     assert pod["status"]["phase"] == "Running"
-    await pods.when("crash", lambda pod: main_status(pod)["restartCount"] == 2, "is tried again after the back-off")
+    await pods.when("crash", lambda pod: main_status(pod)["restartCount"] == 2, "is restarted after the back-off")
     await pods.logged("crash", "run\n" * 3)
 
 
-async def test_pods_that_run_to_their_end(pods: Pods) -> None:
+async def test_completed_pods_report_phase_exit_code_and_restarts(pods: Pods) -> None:
     await asyncio.gather(
         pods.create("well", "zone-a-1", shell("exit 0"), restartPolicy="Never"),
         pods.create("badly", "zone-a-2", shell("exit 5"), restartPolicy="Never"),
         pods.create("killed", "zone-b-1", shell("kill -9 $$$$"), restartPolicy="Never"),
         pods.create("at-last", "zone-b-2", shell("[ -e once ] || { touch once; exit 1; }"), restartPolicy="OnFailure"),
     )
-    ends = {}
+    outcomes = {}
     for name in ("well", "badly", "killed", "at-last"):
         pod = await pods.when(name, lambda pod: pod["status"]["phase"] in {"Succeeded", "Failed"}, "has ended")
-        ends[name] = (pod["status"]["phase"], terminated(pod)["exitCode"], main_status(pod)["restartCount"])
-    assert ends == {
+        outcomes[name] = (pod["status"]["phase"], terminated(pod)["exitCode"], main_status(pod)["restartCount"])
+    assert outcomes == {
         "well": ("Succeeded", 0, 0),
         "badly": ("Failed", 5, 0),
         "killed": ("Failed", 137, 0),
@@ -117,7 +117,7 @@ async def test_pods_that_run_to_their_end(pods: Pods) -> None:
     await pods.released(await pods.get("well"))
 
 
-async def test_init_containers_run_one_after_the_other_first(pods: Pods) -> None:
+async def test_init_containers_run_in_order_before_main(pods: Pods) -> None:
     inits = [{"name": f"i{n}", "image": "none", **shell(f"sleep 0.2; echo i{n} >> order")} for n in (1, 2)]
     await pods.create(
         "ordered", "zone-c-2", shell("echo main >> order; cat order; exec sleep 3600"), initContainers=inits
@@ -127,7 +127,7 @@ async def test_init_containers_run_one_after_the_other_first(pods: Pods) -> None
     assert pods.log("ordered").split() == ["i1", "i2", "main"]
 
 
-async def test_grace_a_process_that_stops_when_asked_is_not_waited_for(pods: Pods) -> None:
+async def test_pod_that_stops_on_sigterm_is_removed_at_once(pods: Pods) -> None:
     await pods.create("polite", "zone-a-1", shell(POLITE), terminationGracePeriodSeconds=600)
     pod = await pods.ready("polite")
     await pods.logged("polite", "up")
@@ -136,21 +136,21 @@ async def test_grace_a_process_that_stops_when_asked_is_not_waited_for(pods: Pod
     assert not namespaces.path(pods.inside(pod)).exists()
 
 
-async def test_grace_a_process_that_does_not_stop_is_killed_after_it(pods: Pods) -> None:
+async def test_pod_that_ignores_sigterm_is_killed_after_its_grace(pods: Pods) -> None:
     await pods.create("stubborn", "zone-b-1", shell(STUBBORN), terminationGracePeriodSeconds=3)
     pod = await pods.ready("stubborn")
     await pods.logged("stubborn", "up")
     await pods.delete("stubborn")
     await pods.logged("stubborn", "asked")
-    still = await pods.get("stubborn")
-    assert "deletionTimestamp" in still["metadata"]
-    assert "running" in main_status(still)["state"], "it keeps serving while it terminates"
+    terminating = await pods.get("stubborn")
+    assert "deletionTimestamp" in terminating["metadata"]
+    assert "running" in main_status(terminating)["state"], "it keeps running while it terminates"
     assert namespaces.pids_in([pods.inside(pod)])
     await pods.gone("stubborn")
     assert namespaces.pids_in([pods.inside(pod)]) == []
 
 
-async def test_a_hook_runs_before_the_signal(pods: Pods) -> None:
+async def test_pre_stop_hook_runs_before_sigterm(pods: Pods) -> None:
     hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked >> order"]}}}
     script = "trap 'echo asked >> order' TERM; while [ ! -e order ] || [ $(wc -l < order) -lt 2 ]; do sleep 0.1; done; cat order; exec sleep 3600"
     await pods.create("hooked", "zone-a-2", shell(script, lifecycle=hook), terminationGracePeriodSeconds=5)
@@ -166,7 +166,7 @@ async def test_forced_deletion_leaves_nothing_behind(pods: Pods) -> None:
     await pods.released(pod)
 
 
-async def test_what_can_not_run_says_why(pods: Pods) -> None:
+async def test_containers_that_cannot_start_report_the_reason(pods: Pods) -> None:
     key = {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "k"}}}
     await asyncio.gather(
         pods.create("empty", "zone-a-1", {}),
@@ -177,8 +177,8 @@ async def test_what_can_not_run_says_why(pods: Pods) -> None:
     def waits_for(reason: str) -> Any:
         return lambda pod: main_status(pod)["state"].get("waiting", {}).get("reason") == reason
 
-    await pods.when("empty", waits_for("NoCommand"), "says that it has no command")
-    unknown = await pods.when("unknown", waits_for("CreateContainerConfigError"), "says what it lacks")
+    await pods.when("empty", waits_for("NoCommand"), "reports a missing command")
+    unknown = await pods.when("unknown", waits_for("CreateContainerConfigError"), "reports the configuration error")
     assert "no command 'no-such-program' on this machine" in main_status(unknown)["state"]["waiting"]["message"]
     await pods.when("early", waits_for("CreateContainerConfigError"), "waits for its config map")
     await pods.client.create(CONFIG_MAPS, {"metadata": {"name": "later"}, "data": {"k": "value"}}, pods.namespace)
@@ -186,7 +186,7 @@ async def test_what_can_not_run_says_why(pods: Pods) -> None:
     await pods.logged("early", "value")
 
 
-async def test_volumes_of_config_maps_and_scratch_space(pods: Pods) -> None:
+async def test_config_map_and_empty_dir_volumes_are_mounted(pods: Pods) -> None:
     await pods.client.create(
         CONFIG_MAPS, {"metadata": {"name": "files"}, "data": {"greeting": "hello"}}, pods.namespace
     )
@@ -198,13 +198,13 @@ async def test_volumes_of_config_maps_and_scratch_space(pods: Pods) -> None:
     await pods.logged("files", "hello")
 
 
-async def test_a_pod_in_the_nodes_network_has_the_nodes_address(pods: Pods) -> None:
+async def test_host_network_pod_has_the_nodes_address(pods: Pods) -> None:
     pod = await pods.shop(
         "host", "zone-b-2", {"env": [{"name": "PORT", "value": "18080"}], "readinessProbe": None}, hostNetwork=True
     )
     assert addresses(pod) == [str(address) for address in pods.node("zone-b-2").address]
 
-    async def answers() -> bool:
+    async def responds() -> bool:
         try:
             return fetch(pods.node("zone-a-1").namespace, f"http://{addresses(pod)[0]}:18080/") == {
                 "pod": "",
@@ -214,7 +214,7 @@ async def test_a_pod_in_the_nodes_network_has_the_nodes_address(pods: Pods) -> N
         except OSError:
             return False
 
-    await eventually(answers, "the pod answers at the node's address")
+    await eventually(responds, "the pod answers at the node's address")
     await pods.delete("host")
     await pods.gone("host")
 
@@ -224,7 +224,7 @@ async def test_commands_run_inside_pods_and_nodes(pods: Pods) -> None:
     pod = await pods.ready("inner")
     await pods.logged("inner", "here")
 
-    def shown(target: str) -> str:
+    def ip_addresses(target: str) -> str:
         argv = nodes.exec_argv(pods.lab, target, ["ip", "-o", "addr"])
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
@@ -233,10 +233,10 @@ async def test_commands_run_inside_pods_and_nodes(pods: Pods) -> None:
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
     name = f"{pods.namespace}/inner"
-    assert f"{addresses(pod)[0]}/32" in shown(name)
+    assert f"{addresses(pod)[0]}/32" in ip_addresses(name)
     assert f"{addresses(pod)[0]}/32" in zonewise("exec", "--name", pods.lab.name, name, "--", "ip", "-o", "addr")
     assert zonewise("logs", "--name", pods.lab.name, name) == "here\n"
-    assert f"{pods.node('zone-c-2').address.v4}/24" in shown("zone-c-2")
+    assert f"{pods.node('zone-c-2').address.v4}/24" in ip_addresses("zone-c-2")
     with pytest.raises(UsageError, match=r"no pod default/absent .*the namespace nodes are zone-a-1, zone-a-2, "):
         nodes.exec_argv(pods.lab, "absent", ["true"])
     with pytest.raises(UsageError, match="no container 'x', only main"):

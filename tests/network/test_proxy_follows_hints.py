@@ -1,4 +1,4 @@
-"""Stock kube-proxies, in namespace nodes of three zones, go where our hints say and `build_service_report` tells: connections counted.
+"""Stock kube-proxy follows our hints as `build_service_report` predicts, measured by connections in three zones.
 
 One set of pods serves both modes: in `own` the stock EndpointSlice controller is off and ours writes the slices, in
 `overlay` it is on and our webhook and controller add hints to its slices.
@@ -48,12 +48,12 @@ REQUIRE = {SAME_ZONE: "Require"}
 PREFER = {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "0"}
 
 PodsByZone = dict[str, set[str]]
-"""The pods that answered the clients of each zone."""
+"""Pods that answered the clients of each zone."""
 
 
 @pytest.fixture(scope="module")
 def namespace(lab: Lab) -> Iterator[str]:
-    """With ready pods that all tests here share."""
+    """Namespace with ready pods, shared by all tests of this file."""
     plane = ControlPlane.attach(lab.directory)
     name = f"t-{uuid.uuid4().hex[:10]}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -111,56 +111,56 @@ def _controller(plane: ControlPlane, mode: str) -> Iterator[None]:
 
 
 async def test_traffic_follows_require_and_prefer(backends: Pods, mode: str) -> None:
-    """Every zone reaches its endpoints and no others; without any, it reaches all."""
+    """Every zone reaches only its own endpoints; a zone without endpoints reaches all."""
     required = await _service(backends, f"{mode}-require", REQUIRE)
     preferred = await _service(backends, f"{mode}-prefer", PREFER)
-    at_home = {zone: {pod for pod, node in PODS.items() if node.startswith(zone)} for zone in ZONES}
-    await _reaches(backends, required, lambda answers: answers == at_home)
+    in_zone = {zone: {pod for pod, node in PODS.items() if node.startswith(zone)} for zone in ZONES}
+    await _reaches(backends, required, lambda reached: reached == in_zone)
     await _reaches(backends, preferred, _is_shared_evenly)
-    assert await _hinted(backends, f"{mode}-prefer") == await _count_answers(backends, preferred)
+    assert await _hinted(backends, f"{mode}-prefer") == await _reached_pods(backends, preferred)
     await _delete_an_endpoint(backends, required, preferred)
 
 
 async def test_no_packet_goes_to_a_drained_zone(backends: Pods, mode: str) -> None:
-    """From no zone, with a policy or without one, until the drain ends."""
+    """From all zones, with and without a policy, until the drain ends."""
     drained = {DRAIN_ZONE: "zone-a"}
     names = {f"{mode}-plain": {}, f"{mode}-hard": REQUIRE, f"{mode}-soft": PREFER}
     services = {name: await _service(backends, name, annotations | drained) for name, annotations in names.items()}
     elsewhere = {pod for pod, node in PODS.items() if not node.startswith("zone-a")}
     for address in services.values():
         await _reaches(
-            backends, address, lambda answers: all(answers.values()) and set.union(*answers.values()) == elsewhere
+            backends, address, lambda reached: all(reached.values()) and set.union(*reached.values()) == elsewhere
         )
     for name, address in services.items():
         patch = MergePatch({"metadata": {"annotations": {DRAIN_ZONE: None}}})
         await backends.client.patch(SERVICES, name, patch, backends.namespace)
-        await _reaches(backends, address, lambda answers: set.union(*answers.values()) == set(PODS))
+        await _reaches(backends, address, lambda reached: set.union(*reached.values()) == set(PODS))
 
 
-def _is_shared_evenly(answers: PodsByZone) -> bool:
-    """Two for every zone, its own first, and every endpoint has clients."""
+def _is_shared_evenly(reached: PodsByZone) -> bool:
+    """Two endpoints per zone, its own first, and every endpoint has clients."""
     return (
-        [len(answers[zone]) for zone in ZONES] == [2, 2, 2]
-        and {"b-1", "b-2"} == answers["zone-b"]
-        and "c-1" in answers["zone-c"]
-        and set.union(*answers.values()) == set(PODS)
+        [len(reached[zone]) for zone in ZONES] == [2, 2, 2]
+        and {"b-1", "b-2"} == reached["zone-b"]
+        and "c-1" in reached["zone-c"]
+        and set.union(*reached.values()) == set(PODS)
     )
 
 
 async def _delete_an_endpoint(backends: Pods, required: str, preferred: str) -> None:
-    """Deletes the only endpoint of a zone: hints have no walls, so stock proxies send its clients everywhere."""
+    """Delete the only endpoint of a zone: stock proxies then send its clients to all endpoints."""
     await backends.delete("c-1", grace_seconds=0)
     remaining = set(PODS) - {"c-1"}
-    await _reaches(backends, required, lambda answers: answers["zone-c"] == remaining and len(answers["zone-a"]) == 3)
+    await _reaches(backends, required, lambda reached: reached["zone-c"] == remaining and len(reached["zone-a"]) == 3)
     await _reaches(
-        backends, preferred, lambda answers: all(answers.values()) and set.union(*answers.values()) == remaining
+        backends, preferred, lambda reached: all(reached.values()) and set.union(*reached.values()) == remaining
     )
     await backends.gone("c-1")
     await backends.shop("c-1", PODS["c-1"], labels={"app": "back"})
 
 
 async def _service(backends: Pods, name: str, annotations: dict[str, str]) -> str:
-    """Its address."""
+    """Create a Service and return its ClusterIP."""
     spec = {"selector": {"app": "back"}, "ports": [{"port": 80, "targetPort": SHOP_PORT}]}
     body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
     return (await backends.client.create(SERVICES, body, backends.namespace)).spec.cluster_ip
@@ -168,22 +168,22 @@ async def _service(backends: Pods, name: str, annotations: dict[str, str]) -> st
 
 async def _reaches(backends: Pods, address: str, expected: Callable[[PodsByZone], bool]) -> None:
     """Waits until clients reach the expected pods and `explain service` names the same."""
-    answers: PodsByZone = {}
+    reached: PodsByZone = {}
 
     async def holds() -> bool:
-        answers.update(await _count_answers(backends, address))
-        return expected(answers) and await _explained(backends, address) == answers
+        reached.update(await _reached_pods(backends, address))
+        return expected(reached) and await _explained(backends, address) == reached
 
     try:
-        await eventually(holds, f"clients of every zone reach at {address} what they should")
+        await eventually(holds, f"clients of every zone reach the expected pods at {address}")
     except AssertionError as error:
-        raise AssertionError(f"{error}: {answers}") from None
+        raise AssertionError(f"{error}: {reached}") from None
 
 
-async def _count_answers(backends: Pods, address: str) -> PodsByZone:
+async def _reached_pods(backends: Pods, address: str) -> PodsByZone:
     """The pods that connections from a node of each zone reach; empty if the proxy does not serve the address yet."""
-    counted = {zone: Counter(_answers(backends.node(f"{zone}-2").namespace, address)) for zone in ZONES}
-    return {zone: set(counts) for zone, counts in counted.items()}
+    counters = {zone: Counter(_responding_pods(backends.node(f"{zone}-2").namespace, address)) for zone in ZONES}
+    return {zone: set(counts) for zone, counts in counters.items()}
 
 
 async def _explained(backends: Pods, address: str) -> PodsByZone:
@@ -207,7 +207,7 @@ async def _explained(backends: Pods, address: str) -> PodsByZone:
     return explained
 
 
-def _answers(inside: str, address: str) -> Iterator[str]:
+def _responding_pods(inside: str, address: str) -> Iterator[str]:
     for _ in range(CONNECTIONS):
         try:
             yield fetch(inside, f"http://{address}/")["pod"]

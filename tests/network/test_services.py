@@ -1,4 +1,4 @@
-"""Stock kube-proxy in namespace nodes: a ClusterIP leads to every endpoint, from pods and nodes of every zone."""
+"""Stock kube-proxy in namespace nodes: a ClusterIP reaches every endpoint from pods and nodes of every zone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BACKENDS = {"back-a": "zone-a-1", "back-b": "zone-b-1", "back-c": "zone-c-2"}
 
 @pytest.fixture
 async def address(pods: Pods) -> str:
-    """The ClusterIP of a Service with an endpoint in every zone, once a proxy serves it."""
+    """ClusterIP of a Service with an endpoint in every zone."""
     spec = {"selector": {"app": "back"}, "ports": [{"port": 80, "targetPort": SHOP_PORT}]}
     service = await pods.client.create(SERVICES, {"metadata": {"name": "back"}, "spec": spec}, pods.namespace)
     await asyncio.gather(*(pods.shop(name, node, labels={"app": "back"}) for name, node in BACKENDS.items()))
     return service.spec.cluster_ip
 
 
-async def test_a_cluster_ip_leads_to_every_endpoint_from_everywhere(pods: Pods, address: str) -> None:
+async def test_cluster_ip_reaches_every_endpoint_from_every_zone(pods: Pods, address: str) -> None:
     client = await pods.shop("client", "zone-a-2")
     for namespace in (pods.inside(client), pods.node("zone-b-2").namespace, pods.node("zone-c-2").namespace):
 
@@ -30,10 +30,12 @@ async def test_a_cluster_ip_leads_to_every_endpoint_from_everywhere(pods: Pods, 
             return connects(inside, address, 80, timeout_seconds=2)
 
         await eventually(served, f"the proxy of {namespace} serves {address}")
-        await eventually(lambda inside=namespace: _seen(inside, address), f"all endpoints answer {namespace}")
+        await eventually(
+            lambda inside=namespace: _all_endpoints_respond(inside, address), f"all endpoints answer {namespace}"
+        )
 
 
-async def _seen(namespace: str, address: str) -> bool:
-    """Whether each endpoint gets its share of 60 connections: none is left out, none takes nearly all."""
+async def _all_endpoints_respond(namespace: str, address: str) -> bool:
+    """Whether every endpoint gets some of 60 connections and none gets nearly all."""
     counts = Counter(fetch(namespace, f"http://{address}/")["pod"] for _ in range(60))
     return set(counts) == set(BACKENDS) and max(counts.values()) < 45

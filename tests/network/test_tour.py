@@ -1,4 +1,4 @@
-"""What `make up` starts, and the README's tour of it, typed as it stands there; then everything is taken away again."""
+"""The lab of `make up`, the README's tour with its literal commands, and removal."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from zonewise.lab.state import Lab, LabOptions
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
 KUBECTL = 'kubectl() { zonewise lab kubectl -- "$@"; }'
-"""People have one of their own."""
-ANSWERS = 'zonewise() { command zonewise "$@" || [[ "$1 $?" =~ ^(explain|status)\\ 1$ ]]; }'
-"""By a 1 they say that something is wrong, which is what people are to see."""
-STOPS = ("see", "ask", "prefer", "names", "drain", "lose a zone", "take over")
-TOUR = dict(zip(STOPS, (block.commands for block in blocks("README.md", "run")), strict=True))
-"""In the order of the README, and each goes on from the one before."""
+"""Users have their own kubectl."""
+ALLOW_EXIT_1 = 'zonewise() { command zonewise "$@" || [[ "$1 $?" =~ ^(explain|status)\\ 1$ ]]; }'
+"""Exit code 1 of these commands reports a problem, which the tour expects."""
+STEPS = ("see", "ask", "prefer", "names", "drain", "lose a zone", "take over")
+TOUR = dict(zip(STEPS, (block.commands for block in blocks("README.md", "run")), strict=True))
+"""In the order of the README; each step builds on the previous one."""
 DOCS = [block for page in pages() if page != "README.md" for block in blocks(page, "run")]
 
 
 @pytest.fixture(scope="module")
 def tour() -> Iterator[Lab]:
-    """As `make up` has it where Ceph is installed, under a name of its own."""
+    """The lab of `make up` with Ceph, under its own name."""
     name = f"test-{os.getpid()}-tour"
     options = LabOptions(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True, ceph=True)
     try:
@@ -45,35 +45,35 @@ def tour() -> Iterator[Lab]:
         labs.down(name, lambda _step: None)
 
 
-def typed(lab: Lab, commands: list[str], cwd: Path | None = None) -> str:
-    """In one shell that ends at the first command that fails."""
+def run_commands(lab: Lab, commands: list[str], cwd: Path | None = None) -> str:
+    """Run in one shell that stops at the first failing command."""
     environment = os.environ | {
         "ZONEWISE_LAB": lab.name,
         "KUBECONFIG": str(lab.node_kubeconfig),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "COLUMNS": "200",
     }
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", "\n".join([KUBECTL, ANSWERS, *commands])],
+    result = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join([KUBECTL, ALLOW_EXIT_1, *commands])],
         cwd=cwd, env=environment, check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+    assert result.returncode == 0, f"{commands}: {result.stdout}\n{result.stderr}"
+    return result.stdout + result.stderr
 
 
-def until_in_zone(lab: Lab, wanted: Callable[[float], bool], *, by_name: bool = False) -> None:
-    """Until every question is answered, and so much of it by the zone that asked; a busy machine may take its time."""
+def until_in_zone(lab: Lab, expected: Callable[[float], bool], *, by_name: bool = False) -> None:
+    """Wait until all requests are answered and the in-zone share is as expected."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         counted = zone_answers.ask(lab, 20, by_name=by_name)
         total = sum(counts.total() for counts in counted.values())
-        if zone_answers.complete(counted) and wanted(sum(counts[zone] for zone, counts in counted.items()) / total):
+        if zone_answers.complete(counted) and expected(sum(counts[zone] for zone, counts in counted.items()) / total):
             return
         assert time.monotonic() < deadline, counted
 
 
-def test_everything_runs_and_can_be_seen(tour: Lab) -> None:
-    said = typed(tour, TOUR["see"])
+def test_status_lists_all_components_and_dashboard_answers(tour: Lab) -> None:
+    output = run_commands(tour, TOUR["see"])
     for name in (
         "zonewise-controller",
         "zonewise-webhook",
@@ -83,15 +83,15 @@ def test_everything_runs_and_can_be_seen(tour: Lab) -> None:
         "zonewise-dns",
         "zonewise-csi-node",
     ):
-        assert name in said
-    with urllib.request.urlopen(f"http://127.0.0.1:{installed.dashboard_port(tour)}/", timeout=30) as page:
-        assert b"Zonewise" in page.read()
-    typed(tour, TOUR["ask"])
+        assert name in output
+    with urllib.request.urlopen(f"http://127.0.0.1:{installed.dashboard_port(tour)}/", timeout=30) as response:
+        assert b"Zonewise" in response.read()
+    run_commands(tour, TOUR["ask"])
     until_in_zone(tour, lambda share: share < 0.6)
 
 
-def test_programs_run_under_their_own_accounts(tour: Lab) -> None:
-    """Nobody is the administrator whose kubeconfig the lab's own parts use."""
+def test_pods_use_their_service_account_tokens(tour: Lab) -> None:
+    """No pod uses the admin kubeconfig of the lab's own components."""
     users = set()
     for node in nodes.plan_of(tour).nodes:
         for path in sandbox.pods_directory(tour.directory, node.name).glob("*/kubeconfig"):
@@ -100,12 +100,12 @@ def test_programs_run_under_their_own_accounts(tour: Lab) -> None:
     assert users == {("token",)}
 
 
-def zonewise(lab: Lab, *words: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("zonewise")), *words, "--kubeconfig", str(lab.node_kubeconfig)]
+def zonewise(lab: Lab, *arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("zonewise")), *arguments, "--kubeconfig", str(lab.node_kubeconfig)]
 
 
-def looks(lab: Lab) -> Generator[dict[str, Any]]:
-    """What `zonewise status -w` says, look after look."""
+def status_snapshots(lab: Lab) -> Generator[dict[str, Any]]:
+    """Successive outputs of `zonewise status -w`."""
     command = zonewise(lab, "status", "-w", "--every", "0.5", "-o", "json")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
@@ -120,76 +120,76 @@ def looks(lab: Lab) -> Generator[dict[str, Any]]:
             watching.terminate()
 
 
-def test_status_sees_bytes_through_the_api_server(tour: Lab) -> None:
-    """Live: every proxy's pod is asked, and what it counted grows."""
-    watched = looks(tour)
-    traffic_rows = (look["traffic"] for look in watched)
-    whole = (
+def test_status_shows_growing_traffic_of_all_proxies(tour: Lab) -> None:
+    """All proxies answer, and their byte counts grow."""
+    snapshots = status_snapshots(tour)
+    traffic_rows = (snapshot["traffic"] for snapshot in snapshots)
+    totals = (
         traffic_row["inZone"] + traffic_row["crossZone"]
         for traffic_row in traffic_rows
         if traffic_row["answered"] == traffic_row["proxies"] == 6
     )
-    first = next(counted for counted in whole if counted)
-    assert next(counted for counted in whole if counted > first)
-    watched.close()
+    first = next(counted for counted in totals if counted)
+    assert next(counted for counted in totals if counted > first)
+    snapshots.close()
 
 
-def test_the_doctor_reaches_webhooks_and_finds_every_right(tour: Lab) -> None:
+def test_doctor_reaches_webhooks_and_finds_all_rights(tour: Lab) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:  # each webhook has five seconds to answer, which a busy machine may not give it
-        done = subprocess.run(zonewise(tour, "doctor", "-o", "json"), check=False, capture_output=True, timeout=600)
-        levels = {found["code"]: found["level"] for found in json.loads(done.stdout)["findings"]}
+    while True:  # on a busy machine a webhook may miss its five-second deadline
+        result = subprocess.run(zonewise(tour, "doctor", "-o", "json"), check=False, capture_output=True, timeout=600)
+        levels = {finding["code"]: finding["level"] for finding in json.loads(result.stdout)["findings"]}
         assert levels["ComponentRights"] == "Fine"
         if levels.get("WebhookReached") == "Fine" and not levels.keys() & {"WebhookUnreachable", "WebhookUntried"}:
             return
         assert time.monotonic() < deadline, levels
 
 
-def test_traffic_stays_at_home_when_asked_to(tour: Lab) -> None:
-    typed(tour, TOUR["prefer"])
+def test_preferred_traffic_stays_in_its_zone(tour: Lab) -> None:
+    run_commands(tour, TOUR["prefer"])
     until_in_zone(tour, lambda share: share == 1.0)
 
 
-def test_names_mean_the_pods_of_the_clients_zone(tour: Lab) -> None:
+def test_names_resolve_to_pods_of_the_clients_zone(tour: Lab) -> None:
     until_in_zone(tour, lambda share: share < 0.6, by_name=True)
-    typed(tour, TOUR["names"])
+    run_commands(tour, TOUR["names"])
     until_in_zone(tour, lambda share: share == 1.0, by_name=True)
 
 
-def test_a_drain_is_held_back_by_the_budget_and_ends(tour: Lab) -> None:
-    assert "node/zone-a-1 drained" in typed(tour, TOUR["drain"])
+def test_drain_waits_for_the_budget_and_finishes(tour: Lab) -> None:
+    assert "node/zone-a-1 drained" in run_commands(tour, TOUR["drain"])
 
 
-def test_clients_keep_working_when_a_zone_is_lost(tour: Lab) -> None:
-    typed(tour, TOUR["lose a zone"])
+def test_clients_are_served_after_the_loss_of_a_zone(tour: Lab) -> None:
+    run_commands(tour, TOUR["lose a zone"])
     until_in_zone(tour, lambda share: share > 0.9)
 
 
-def test_a_lost_zones_volumes_are_taken_over(tour: Lab) -> None:
-    said = typed(tour, TOUR["take over"])
-    assert "lies in pool rbd-zone-c" in said
-    assert "zone=zone-c is served by zone-a, zone-b (4 nodes)" in said
-    (place,) = [line for line in said.splitlines() if line.startswith("orders-")]
-    assert "zone-a" in place or "zone-b" in place
+def test_volumes_of_a_lost_zone_are_taken_over(tour: Lab) -> None:
+    output = run_commands(tour, TOUR["take over"])
+    assert "lies in pool rbd-zone-c" in output
+    assert "zone=zone-c is served by zone-a, zone-b (4 nodes)" in output
+    (orders_line,) = [line for line in output.splitlines() if line.startswith("orders-")]
+    assert "zone-a" in orders_line or "zone-b" in orders_line
 
 
 @pytest.mark.parametrize("block", DOCS, ids=[block.location for block in DOCS])
-def test_what_the_docs_say_can_be_typed(tour: Lab, block: Block, tmp_path: Path) -> None:
-    typed(tour, block.commands, tmp_path)
+def test_commands_in_the_docs_succeed(tour: Lab, block: Block, tmp_path: Path) -> None:
+    run_commands(tour, block.commands, tmp_path)
 
 
-def test_the_shop_keeps_serving_after_uninstall(tour: Lab) -> None:
+def test_shop_is_served_after_uninstall(tour: Lab) -> None:
     assert "zonewise" in rules(tour)
-    ready = "kubectl wait node --all --for=condition=Ready --timeout=240s"  # nodes that are away keep their rules
-    typed(tour, [ready, "zonewise uninstall --yes"])
+    ready = "kubectl wait node --all --for=condition=Ready --timeout=240s"  # unready nodes keep their rules
+    run_commands(tour, [ready, "zonewise uninstall --yes"])
     assert "zonewise" not in rules(tour)
     until_in_zone(tour, lambda share: share < 0.6)
 
 
 def rules(lab: Lab) -> str:
-    """The nftables tables of all nodes."""
-    found = nodes.plan_of(lab).nodes
-    return "".join(namespaces.run(namespaces.command(node.namespace, ["nft", "list", "tables"])) for node in found)
+    """nftables tables of all nodes."""
+    lab_nodes = nodes.plan_of(lab).nodes
+    return "".join(namespaces.run(namespaces.command(node.namespace, ["nft", "list", "tables"])) for node in lab_nodes)
 
 
 def test_down_leaves_nothing(tour: Lab) -> None:

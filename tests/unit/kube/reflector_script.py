@@ -1,4 +1,4 @@
-"""What the playbooks of the list/watch machine are written in: objects and events in a line each, and a stage for them."""
+"""Helpers for reflector tests: objects and events in one line each, and a driver for the state machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def key(name: str) -> Key:
     return Key("n", name)
 
 
-def event(kind: EventType, viewed: ConfigMap) -> WatchEvent[ConfigMap]:
-    return WatchEvent(kind, viewed)
+def event(kind: EventType, config_map: ConfigMap) -> WatchEvent[ConfigMap]:
+    return WatchEvent(kind, config_map)
 
 
 def added(name: str, version: int) -> WatchEvent[ConfigMap]:
@@ -34,12 +34,12 @@ def added(name: str, version: int) -> WatchEvent[ConfigMap]:
 
 
 def bookmark(version: int, *, ends_list: bool = False) -> WatchEvent[ConfigMap]:
-    viewed = ConfigMap(metadata=Metadata(resource_version=str(version)))
-    return WatchEvent(EventType.BOOKMARK, viewed, ends_list)
+    config_map = ConfigMap(metadata=Metadata(resource_version=str(version)))
+    return WatchEvent(EventType.BOOKMARK, config_map, ends_list)
 
 
 class Play:
-    """Drives a machine with a clock of its own and no chance (all waits are their shortest)."""
+    """Drives a reflector with its own clock and without jitter (all waits are the shortest)."""
 
     def __init__(self) -> None:
         self.reflector: Reflector[ConfigMap] = Reflector()

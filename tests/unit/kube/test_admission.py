@@ -1,4 +1,4 @@
-"""The admission server over real TLS on loopback: deadlines, bad bodies, keep-alive, renewed certificates, shutdown."""
+"""Admission server over real TLS on loopback: deadlines, bad bodies, keep-alive, renewed certificates, shutdown."""
 
 import asyncio
 import datetime as dt
@@ -25,7 +25,7 @@ DAY = dt.timedelta(days=1)
 
 
 class Decisions:
-    """A webhook that waits, fails or answers as the test says."""
+    """Webhook handlers that wait, fail or return as the test configures."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -49,7 +49,7 @@ class Decisions:
         return AdmissionVerdict.deny("released")
 
 
-class Setting:
+class ServerFixture:
     def __init__(self, server: AdmissionServer, decisions: Decisions, context: ssl.SSLContext) -> None:
         self.server = server
         self.decisions = decisions
@@ -72,7 +72,7 @@ def new_leaf() -> Any:
 
 
 @asynccontextmanager
-async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[Setting]:
+async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[ServerFixture]:
     decisions, context = Decisions(), server_context()
     install(context, new_leaf())
     webhooks = [
@@ -80,10 +80,10 @@ async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[Setting]:
         Webhook("when-released", Pod, decisions.when_released, FAILED, deadline_seconds),
     ]
     async with AdmissionServer(webhooks, context, host=HOST, port=0, body_limit_bytes=100_000) as server:
-        yield Setting(server, decisions, context)
+        yield ServerFixture(server, decisions, context)
 
 
-def question(uid: str = "u-1") -> dict[str, Any]:
+def review_request(uid: str = "u-1") -> dict[str, Any]:
     request = {"uid": uid, "operation": "CREATE", "name": "web-0", "object": {"metadata": {"name": "web-0"}}}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
@@ -93,59 +93,59 @@ def count(webhook: str, outcome: str) -> float:
     return REGISTRY.get_sample_value("zonewise_admission_reviews_total", labels) or 0.0
 
 
-async def ask(session: aiohttp.ClientSession, url: str, uid: str = "u-1") -> dict[str, Any]:
-    async with session.post(url, json=question(uid)) as response:
+async def post_review(session: aiohttp.ClientSession, url: str, uid: str = "u-1") -> dict[str, Any]:
+    async with session.post(url, json=review_request(uid)) as response:
         assert response.status == 200
         assert response.content_type == "application/json"
         answer: dict[str, Any] = (await response.json())["response"]
         return answer
 
 
-async def test_a_verdict_is_answered_and_counted() -> None:
+async def test_verdict_is_returned_and_counted() -> None:
     before = count("at-once", "allowed")
-    async with serving() as setting, setting.session() as session:
-        answer = await ask(session, f"{setting.url}/at-once", "u-77")
+    async with serving() as fixture, fixture.session() as session:
+        answer = await post_review(session, f"{fixture.url}/at-once", "u-77")
     assert answer == {"uid": "u-77", "allowed": True, "warnings": ["web-0"]}
     assert count("at-once", "allowed") == before + 1
     assert (REGISTRY.get_sample_value("zonewise_admission_seconds_count", {"webhook": "at-once"}) or 0) >= 1
 
 
-async def test_a_late_handler_is_cancelled_and_the_declared_verdict_answered() -> None:
+async def test_late_handler_is_cancelled_with_the_declared_verdict() -> None:
     before = count("when-released", "late")
-    async with serving(deadline_seconds=0.1) as setting, setting.session() as session:
-        answer = await ask(session, f"{setting.url}/when-released")
+    async with serving(deadline_seconds=0.1) as fixture, fixture.session() as session:
+        answer = await post_review(session, f"{fixture.url}/when-released")
     assert not answer["allowed"]
     assert answer["status"]["code"] == 503
-    assert setting.decisions.cancelled
+    assert fixture.decisions.cancelled
     assert count("when-released", "late") == before + 1
 
 
-async def test_the_api_servers_patience_counts_when_it_is_shorter() -> None:
-    async with serving(deadline_seconds=300.0) as setting, setting.session() as session:
-        answer = await ask(session, f"{setting.url}/when-released?timeout=1s")
+async def test_shorter_timeout_of_the_api_server_applies() -> None:
+    async with serving(deadline_seconds=300.0) as fixture, fixture.session() as session:
+        answer = await post_review(session, f"{fixture.url}/when-released?timeout=1s")
     assert answer["status"]["message"] == "could not decide"
 
 
-async def test_a_timeout_that_is_no_timeout_is_not_heeded() -> None:
-    async with serving() as setting, setting.session() as session:
-        assert (await ask(session, f"{setting.url}/at-once?timeout=soon"))["allowed"]
+async def test_malformed_timeout_is_ignored() -> None:
+    async with serving() as fixture, fixture.session() as session:
+        assert (await post_review(session, f"{fixture.url}/at-once?timeout=soon"))["allowed"]
 
 
-async def test_a_verdict_that_json_cannot_say_is_a_failure() -> None:
+async def test_unencodable_verdict_is_a_failure() -> None:
     before = count("at-once", "failed"), count("at-once", "allowed")
-    async with serving() as setting, setting.session() as session:
-        setting.decisions.patch = [{"op": "add", "path": "/x", "value": object()}]
-        answer = await ask(session, f"{setting.url}/at-once")
+    async with serving() as fixture, fixture.session() as session:
+        fixture.decisions.patch = [{"op": "add", "path": "/x", "value": object()}]
+        answer = await post_review(session, f"{fixture.url}/at-once")
     assert answer["status"]["message"] == "could not decide"
     assert (count("at-once", "failed"), count("at-once", "allowed")) == (before[0] + 1, before[1])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), TimeoutError("a call of the handler's own")])
-async def test_a_failing_handler_gives_the_declared_verdict(error: Exception) -> None:
+async def test_failing_handler_returns_the_declared_verdict(error: Exception) -> None:
     before = count("at-once", "failed")
-    async with serving() as setting, setting.session() as session:
-        setting.decisions.error = error
-        answer = await ask(session, f"{setting.url}/at-once")
+    async with serving() as fixture, fixture.session() as session:
+        fixture.decisions.error = error
+        answer = await post_review(session, f"{fixture.url}/at-once")
     assert answer["status"]["message"] == "could not decide"
     assert count("at-once", "failed") == before + 1
 
@@ -158,75 +158,75 @@ BAD = {
 
 
 @pytest.mark.parametrize(("body", "status", "problem"), BAD.values(), ids=BAD)
-async def test_bad_bodies_are_refused_clearly(body: bytes, status: int, problem: str) -> None:
+async def test_bad_body_is_refused_with_a_reason(body: bytes, status: int, problem: str) -> None:
     before = count("at-once", "unreadable")
-    async with serving() as setting, setting.session() as session:
-        async with session.post(f"{setting.url}/at-once", data=body) as response:
+    async with serving() as fixture, fixture.session() as session:
+        async with session.post(f"{fixture.url}/at-once", data=body) as response:
             assert response.status == status
             assert problem in await response.text()
         assert count("at-once", "unreadable") == before + 1
-        assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
+        assert (await post_review(session, f"{fixture.url}/at-once"))["allowed"]
 
 
-async def test_a_body_that_never_arrives_is_not_waited_for() -> None:
-    async with serving(deadline_seconds=0.1) as setting:
-        reader, writer = await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+async def test_missing_body_ends_at_the_deadline() -> None:
+    async with serving(deadline_seconds=0.1) as fixture:
+        reader, writer = await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
         writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
         await writer.drain()
         assert b"408" in await reader.readline()
         writer.close()
 
 
-async def test_a_body_cut_off_is_counted_and_forgotten() -> None:
+async def test_truncated_body_is_counted() -> None:
     before = count("at-once", "unreadable")
-    async with serving() as setting:
-        _, writer = await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+    async with serving() as fixture:
+        _, writer = await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
         writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
         await writer.drain()
         writer.transport.abort()
         async with asyncio.timeout(30):
-            while count("at-once", "unreadable") == before:  # noqa: ASYNC110 - the server notices in its own time
+            while count("at-once", "unreadable") == before:  # noqa: ASYNC110 - the server detects it asynchronously
                 await asyncio.sleep(0.01)
-        async with setting.session() as session:
-            assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
+        async with fixture.session() as session:
+            assert (await post_review(session, f"{fixture.url}/at-once"))["allowed"]
 
 
-async def test_a_port_in_use_is_a_one_line_error_and_leaves_nothing() -> None:
-    async with serving() as setting:
+async def test_port_in_use_is_a_one_line_error() -> None:
+    async with serving() as fixture:
         with pytest.raises(
             ZonewiseError, match=r"^admission: .*address already in use; choose a free address and port$"
         ):
-            await AdmissionServer([], setting.context, host=HOST, port=setting.server.port).__aenter__()
+            await AdmissionServer([], fixture.context, host=HOST, port=fixture.server.port).__aenter__()
 
 
-async def test_other_paths_and_methods() -> None:
-    async with serving() as setting, setting.session() as session:
-        async with session.post(f"{setting.url}/elsewhere") as response:
+async def test_unknown_paths_and_methods_are_refused() -> None:
+    async with serving() as fixture, fixture.session() as session:
+        async with session.post(f"{fixture.url}/elsewhere") as response:
             assert response.status == 404
-        async with session.get(f"{setting.url}/at-once") as response:
+        async with session.get(f"{fixture.url}/at-once") as response:
             assert response.status == 405
 
 
-def tls_versions(setting: Setting, maximum: ssl.TLSVersion) -> str | None:
+def tls_versions(fixture: ServerFixture, maximum: ssl.TLSVersion) -> str | None:
     context = ssl.create_default_context(cadata=AUTHORITY.certificate_pem.decode())
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     context.maximum_version = maximum
     context.set_ciphers("ALL:@SECLEVEL=0")
-    plain = socket.create_connection((HOST, setting.server.port))
+    plain = socket.create_connection((HOST, fixture.server.port))
     with plain, context.wrap_socket(plain, server_hostname=HOST) as encrypted:
         return encrypted.version()
 
 
-async def test_only_tls_1_2_or_newer() -> None:
-    async with serving() as setting:
-        assert await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
-        assert await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+async def test_tls_below_1_2_is_refused() -> None:
+    async with serving() as fixture:
+        assert await asyncio.to_thread(tls_versions, fixture, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        assert await asyncio.to_thread(tls_versions, fixture, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
         with pytest.warns(DeprecationWarning, match="TLSv1_1"), pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_1)
+            await asyncio.to_thread(tls_versions, fixture, ssl.TLSVersion.TLSv1_1)
 
 
-async def connection(setting: Setting) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+async def connection(fixture: ServerFixture) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
 
 
 def certificate_of(writer: asyncio.StreamWriter) -> bytes:
@@ -243,31 +243,31 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     return head
 
 
-async def test_connections_are_kept_and_survive_a_new_certificate() -> None:
-    async with serving() as setting:
-        old = await connection(setting)
+async def test_kept_connections_survive_a_new_certificate() -> None:
+    async with serving() as fixture:
+        old = await connection(fixture)
         assert (await exchange(*old)).startswith(b"HTTP/1.1 400")
-        install(setting.context, new_leaf())
+        install(fixture.context, new_leaf())
         assert (await exchange(*old)).startswith(b"HTTP/1.1 400")
-        new = await connection(setting)
+        new = await connection(fixture)
         assert certificate_of(new[1]) != certificate_of(old[1])
         assert (await exchange(*new)).startswith(b"HTTP/1.1 400")
         for _, writer in (old, new):
             writer.close()
 
 
-async def test_leaving_finishes_what_runs_and_takes_nothing_new() -> None:
-    async with serving() as setting, setting.session() as session:
-        asking = asyncio.create_task(ask(session, f"{setting.url}/when-released"))
-        await setting.decisions.arrived.wait()
-        port = setting.server.port
-        leaving = asyncio.create_task(setting.server.__aexit__())
+async def test_shutdown_finishes_running_requests_and_accepts_none() -> None:
+    async with serving() as fixture, fixture.session() as session:
+        asking = asyncio.create_task(post_review(session, f"{fixture.url}/when-released"))
+        await fixture.decisions.arrived.wait()
+        port = fixture.server.port
+        leaving = asyncio.create_task(fixture.server.__aexit__())
         await refused(port)
         assert not leaving.done()
-        setting.decisions.released.set()
+        fixture.decisions.released.set()
         assert (await asking)["status"]["message"] == "released"
         await leaving
-        assert not setting.decisions.cancelled
+        assert not fixture.decisions.cancelled
 
 
 async def refused(port: int) -> None:
@@ -277,7 +277,7 @@ async def refused(port: int) -> None:
                 _, writer = await asyncio.open_connection(HOST, port)
             except ConnectionRefusedError:
                 return
-            except ConnectionResetError:  # it was closed while we knocked
+            except ConnectionResetError:  # closed during the connection attempt
                 continue
             writer.close()
             await asyncio.sleep(0.01)

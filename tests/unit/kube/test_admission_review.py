@@ -1,4 +1,4 @@
-"""AdmissionReview v1: what is read of a question, and what an answer says."""
+"""AdmissionReview v1: decoding of requests and encoding of responses."""
 
 import base64
 from typing import Any
@@ -36,22 +36,22 @@ def read(question: Any) -> admission_review.Review[Pod]:
     return admission_review.read(msgspec.json.encode(question), admission_review.decoder_for(Pod))
 
 
-def test_a_question_is_read_through_the_view() -> None:
-    asked = read(QUESTION)
-    assert (asked.uid, asked.operation, asked.sub_resource) == ("u-1", Operation.DELETE, "eviction")
-    assert (asked.name, asked.namespace, asked.dry_run) == ("web-0", "shop", True)
-    assert (asked.kind.kind, asked.resource.resource) == ("Pod", "pods")
-    assert (asked.user_info.username, asked.user_info.groups) == ("ann", ("sre",))
-    assert asked.object is None
-    assert asked.old_object is not None
-    assert asked.old_object.metadata == Metadata(name="web-0")
-    assert asked.old_object.spec.node_name == "n1"
-    assert asked.options == {"kind": "DeleteOptions", "gracePeriodSeconds": 0}
+def test_request_is_decoded_through_the_view() -> None:
+    review = read(QUESTION)
+    assert (review.uid, review.operation, review.sub_resource) == ("u-1", Operation.DELETE, "eviction")
+    assert (review.name, review.namespace, review.dry_run) == ("web-0", "shop", True)
+    assert (review.kind.kind, review.resource.resource) == ("Pod", "pods")
+    assert (review.user_info.username, review.user_info.groups) == ("ann", ("sre",))
+    assert review.object is None
+    assert review.old_object is not None
+    assert review.old_object.metadata == Metadata(name="web-0")
+    assert review.old_object.spec.node_name == "n1"
+    assert review.options == {"kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
-def test_a_question_may_be_read_whole() -> None:
-    asked = admission_review.read(msgspec.json.encode(QUESTION), admission_review.decoder_for(dict[str, Any]))
-    assert asked.old_object == QUESTION["request"]["oldObject"]
+def test_request_may_be_decoded_in_full() -> None:
+    review = admission_review.read(msgspec.json.encode(QUESTION), admission_review.decoder_for(dict[str, Any]))
+    assert review.old_object == QUESTION["request"]["oldObject"]
 
 
 UNREADABLE = {
@@ -74,41 +74,41 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("body", "problem"), UNREADABLE.values(), ids=UNREADABLE)
-def test_unreadable(body: bytes, problem: str) -> None:
+def test_malformed_review_raises(body: bytes, problem: str) -> None:
     with pytest.raises(ReviewError, match=problem):
         admission_review.read(body, admission_review.decoder_for(Pod))
 
 
-def answered(verdict: AdmissionVerdict) -> dict[str, Any]:
+def response_to(verdict: AdmissionVerdict) -> dict[str, Any]:
     answer = msgspec.json.decode(admission_review.answer("u-1", verdict))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     response: dict[str, Any] = answer["response"]
     return response
 
 
-def test_allow() -> None:
-    assert answered(AdmissionVerdict.allow()) == {"uid": "u-1", "allowed": True}
+def test_allow_has_uid_and_allowed_only() -> None:
+    assert response_to(AdmissionVerdict.allow()) == {"uid": "u-1", "allowed": True}
 
 
 def test_allow_with_a_patch_and_warnings() -> None:
     operations = [{"op": "add", "path": "/metadata/labels/a~1b", "value": "c"}]
-    response = answered(AdmissionVerdict.allow(patch=operations, warnings=["mind the gap"]))
+    response = response_to(AdmissionVerdict.allow(patch=operations, warnings=["mind the gap"]))
     assert response["patchType"] == "JSONPatch"
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == operations
     assert response["warnings"] == ["mind the gap"]
 
 
-def test_deny() -> None:
-    assert answered(AdmissionVerdict.deny("no")) == {
+def test_deny_has_code_and_message() -> None:
+    assert response_to(AdmissionVerdict.deny("no")) == {
         "uid": "u-1",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},
     }
 
 
-def test_deny_with_everything() -> None:
+def test_deny_carries_causes_retry_after_and_warnings() -> None:
     cause = ErrorCause(reason="ZoneBudget", message="zone a would lose its last pod", field="spec.zone")
-    response = answered(
+    response = response_to(
         AdmissionVerdict.deny("later", code=429, causes=[cause], retry_after_seconds=7, warnings=["a budget is frozen"])
     )
     assert response["status"] == {
@@ -126,6 +126,6 @@ def test_deny_with_everything() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 200, 418])
-def test_codes_that_mean_nothing_to_clients_are_refused(code: int) -> None:
+def test_codes_unknown_to_clients_are_refused(code: int) -> None:
     with pytest.raises(ValueError, match="is not a code to deny with"):
         AdmissionVerdict.deny("no", code=code)

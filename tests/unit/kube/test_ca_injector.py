@@ -1,4 +1,4 @@
-"""Which webhooks lack our bundle, and the patch that names nothing else."""
+"""Webhooks that lack our CA bundle, and a patch of exactly these."""
 
 import base64
 
@@ -23,7 +23,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("present", "lacking"), CASES.values(), ids=CASES)
-def test_missing_trust(present: dict[str, str], lacking: list[str]) -> None:
+def test_webhooks_without_the_bundle_are_patched(present: dict[str, str], lacking: list[str]) -> None:
     webhooks = tuple(
         RegisteredWebhook(name=name, client_config=WebhookClientConfig(ca_bundle=bundle))
         for name, bundle in present.items()
@@ -33,7 +33,7 @@ def test_missing_trust(present: dict[str, str], lacking: list[str]) -> None:
     assert (patch.body if patch else {"webhooks": []}) == {"webhooks": expected}
 
 
-async def test_a_selector_or_field_is_required() -> None:
+async def test_selector_or_field_is_required() -> None:
     client = Client(ClusterAccess(server="https://127.0.0.1:1"))
     with pytest.raises(ValueError, match="say which webhook configurations are ours"):
         CaInjector(client, Caches(client))

@@ -1,4 +1,4 @@
-"""A cache's readers: indexes, handlers and their errors, and what they see while a new list replaces the old one."""
+"""Cache readers: indexes, handlers and their errors, and consistent reads during a relist."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def key(name: str) -> Key:
     return Key("n", name)
 
 
-def by_node(viewed: Pod) -> Iterable[str]:
-    return [viewed.spec.node_name] if viewed.spec.node_name else []
+def by_node(pod_object: Pod) -> Iterable[str]:
+    return [pod_object.spec.node_name] if pod_object.spec.node_name else []
 
 
 class Fed:
-    """A cache and the hand that feeds it."""
+    """Cache fed by hand with lists and events."""
 
     def __init__(self, *pods: Pod) -> None:
         self.errors = 0
@@ -48,7 +48,7 @@ class Fed:
         self.errors += 1
 
     def list(self, *pods: Pod) -> None:
-        """A whole list, as after a 410."""
+        """Full list, as after a 410."""
         self.reflector.failed(Gone("too old", status=410), 0.0, 0.0)
         self.reflector.next(0.0, 0.0)
         self.reflector.next(0.0, 0.0)
@@ -56,18 +56,18 @@ class Fed:
         self.version += 1
         self.cache.publish(self.reflector.listed(str(self.version)))
 
-    def event(self, kind: EventType, viewed: Pod) -> None:
-        self.cache.publish(self.reflector.watched(WatchEvent(kind, viewed), 0.0))
+    def event(self, kind: EventType, pod_object: Pod) -> None:
+        self.cache.publish(self.reflector.watched(WatchEvent(kind, pod_object), 0.0))
 
-    def put(self, viewed: Pod) -> None:
-        self.event(EventType.MODIFIED, viewed)
+    def put(self, pod_object: Pod) -> None:
+        self.event(EventType.MODIFIED, pod_object)
 
     def delete(self, name: str) -> None:
         self.event(EventType.DELETED, pod(name))
 
 
 def names(pods: Iterable[Pod]) -> list[str]:
-    return sorted(viewed.metadata.name for viewed in pods)
+    return sorted(pod_object.metadata.name for pod_object in pods)
 
 
 def test_reads_by_key() -> None:
@@ -81,14 +81,14 @@ def test_reads_by_key() -> None:
 
 def test_iteration_is_over_a_snapshot() -> None:
     fed = Fed(pod("a"), pod("b"))
-    seen = []
-    for viewed in fed.cache:
-        fed.put(pod(f"new-{viewed.metadata.name}"))
-        seen.append(viewed.metadata.name)
-    assert seen == ["a", "b"]
+    visited = []
+    for pod_object in fed.cache:
+        fed.put(pod(f"new-{pod_object.metadata.name}"))
+        visited.append(pod_object.metadata.name)
+    assert visited == ["a", "b"]
 
 
-def test_an_index_follows_every_change() -> None:
+def test_index_follows_every_change() -> None:
     fed = Fed(pod("a", "n1"))
     fed.cache.add_index("node", by_node)
     fed.put(pod("b", "n1"))
@@ -103,22 +103,22 @@ def test_an_index_follows_every_change() -> None:
     assert fed.cache.by_index("node", "n2") == []
 
 
-def test_an_empty_index_entry_is_not_kept() -> None:
+def test_empty_index_entry_is_removed() -> None:
     fed = Fed(pod("a", "n1"))
     fed.cache.add_index("node", by_node)
     fed.delete("a")
     assert fed.cache._indexes["node"].entries == {}
 
 
-def test_an_index_name_has_one_function() -> None:
+def test_index_name_has_one_function() -> None:
     cache = Fed(pod("a", "n1")).cache
     cache.add_index("node", by_node)
     cache.add_index("node", by_node)
     with pytest.raises(ValueError, match="pods already has another index 'node'"):
-        cache.add_index("node", lambda viewed: [viewed.metadata.name])
+        cache.add_index("node", lambda pod_object: [pod_object.metadata.name])
 
 
-def test_an_unknown_index_is_named_with_those_there_are() -> None:
+def test_unknown_index_error_lists_the_existing_ones() -> None:
     cache = Fed().cache
     cache.add_index("node", by_node)
     with pytest.raises(KeyError, match=r"pods has no index 'zone', only \['node'\]: add_index first"):
@@ -134,64 +134,64 @@ def test_an_unknown_index_is_named_with_those_there_are() -> None:
         )
     )
 )
-def test_an_index_kept_change_by_change_equals_one_built_at_the_end(steps: list[tuple[str, str, list[str]]]) -> None:
+def test_incremental_index_equals_one_built_at_the_end(steps: list[tuple[str, str, list[str]]]) -> None:
     fed = Fed(pod("a", "x,y"))
 
-    def values(viewed: Pod) -> Iterable[str]:
-        return filter(None, viewed.spec.node_name.split(","))
+    def values(pod_object: Pod) -> Iterable[str]:
+        return filter(None, pod_object.spec.node_name.split(","))
 
     fed.cache.add_index("early", values)
-    for version, (action, name, held) in enumerate(steps, start=100):
+    for version, (action, name, values_held) in enumerate(steps, start=100):
         fed.version = version
         match action:
             case "put":
-                fed.put(pod(name, ",".join(held), version))
+                fed.put(pod(name, ",".join(values_held), version))
             case "delete":
                 fed.delete(name)
             case "list":
-                kept = [viewed for viewed in fed.cache if viewed.metadata.name != name]
-                fed.list(*kept, pod(name, ",".join(held), version))
+                other_pods = [pod_object for pod_object in fed.cache if pod_object.metadata.name != name]
+                fed.list(*other_pods, pod(name, ",".join(values_held), version))
     fed.cache.add_index("late", values)
     assert fed.cache._indexes["early"].entries == fed.cache._indexes["late"].entries
 
 
 def test_handlers_get_every_change_in_order() -> None:
     fed = Fed()
-    seen: list[Change[Pod]] = []
-    fed.cache.on_change(seen.append)
+    received: list[Change[Pod]] = []
+    fed.cache.on_change(received.append)
     fed.list(pod("a"))
     fed.put(pod("a", version=2))
     fed.delete("a")
-    assert seen == [
+    assert received == [
         Change(key("a"), None, pod("a")),
         Change(key("a"), pod("a"), pod("a", version=2)),
         Change(key("a"), pod("a", version=2), None),
     ]
 
 
-def test_a_late_handler_gets_what_is_there_as_additions() -> None:
+def test_late_handler_gets_existing_objects_as_additions() -> None:
     fed = Fed(pod("a"), pod("b"))
-    seen: list[Change[Pod]] = []
-    fed.cache.on_change(seen.append)
-    assert seen == [Change(key("a"), None, pod("a")), Change(key("b"), None, pod("b"))]
+    received: list[Change[Pod]] = []
+    fed.cache.on_change(received.append)
+    assert received == [Change(key("a"), None, pod("a")), Change(key("b"), None, pod("b"))]
     fed.delete("a")
-    assert seen[2:] == [Change(key("a"), pod("a"), None)]
+    assert received[2:] == [Change(key("a"), pod("a"), None)]
 
 
-def test_a_handler_added_by_a_handler_sees_each_object_once() -> None:
+def test_handler_added_by_a_handler_gets_each_object_once() -> None:
     fed = Fed()
-    seen: list[Change[Pod]] = []
+    received: list[Change[Pod]] = []
 
     def adds_another(_: Change[Pod]) -> None:
-        if not seen:
-            fed.cache.on_change(seen.append)
+        if not received:
+            fed.cache.on_change(received.append)
 
     fed.cache.on_change(adds_another)
     fed.list(pod("a"), pod("b"))
-    assert seen == [Change(key("a"), None, pod("a")), Change(key("b"), None, pod("b"))]
+    assert received == [Change(key("a"), None, pod("a")), Change(key("b"), None, pod("b"))]
 
 
-def test_handlers_see_the_new_state_whole_never_half_a_list() -> None:
+def test_handlers_never_see_a_partial_list() -> None:
     fed = Fed(pod("a", "n1"), pod("b", "n1"), pod("c", "n2"))
     fed.cache.add_index("node", by_node)
     views: list[tuple[list[str], list[str]]] = []
@@ -201,31 +201,31 @@ def test_handlers_see_the_new_state_whole_never_half_a_list() -> None:
     assert views == [(["b", "d", "e"], ["b", "d"])] * 4
 
 
-def test_a_handlers_error_is_counted_and_logged_and_stops_nothing() -> None:
+def test_handler_error_is_counted_logged_and_stops_nothing() -> None:
     fed = Fed()
-    seen: list[Key] = []
+    received: list[Key] = []
 
     def fails(change: Change[Pod]) -> None:
         raise RuntimeError(f"no idea what to do with {change.key}")
 
     fed.cache.on_change(fails)
-    fed.cache.on_change(lambda change: seen.append(change.key))
+    fed.cache.on_change(lambda change: received.append(change.key))
     with capture_logs() as logs:
         fed.list(pod("a"), pod("b"))
         fed.put(pod("c"))
-    assert seen == [key("a"), key("b"), key("c")]
+    assert received == [key("a"), key("b"), key("c")]
     assert fed.errors == 3
     failures = [(line["key"], line["exc_info"]) for line in logs if line["event"] == "a handler failed"]
     assert failures == [("n/a", True), ("n/b", True), ("n/c", True)]
 
 
-def test_a_failing_index_function_leaves_the_object_out_of_that_index() -> None:
+def test_failing_index_function_omits_the_object_from_its_index() -> None:
     fed = Fed()
 
-    def fails_on_b(viewed: Pod) -> Iterable[str]:
-        yield viewed.spec.node_name
-        if viewed.metadata.name == "b":
-            raise RuntimeError("not this one")
+    def fails_on_b(pod_object: Pod) -> Iterable[str]:
+        yield pod_object.spec.node_name
+        if pod_object.metadata.name == "b":
+            raise RuntimeError("not this pod")
 
     fed.cache.add_index("picky", fails_on_b)
     fed.cache.add_index("node", by_node)
@@ -239,7 +239,7 @@ def test_a_failing_index_function_leaves_the_object_out_of_that_index() -> None:
     assert [line["index"] for line in logs if line["event"] == "an index function failed"] == ["picky", "picky"]
 
 
-async def test_waiting_for_the_first_list() -> None:
+async def test_wait_synced_waits_for_the_first_list() -> None:
     fed = Fed()
     waiting = asyncio.create_task(fed.cache.wait_synced())
     await asyncio.sleep(0)

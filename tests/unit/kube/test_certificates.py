@@ -1,4 +1,4 @@
-"""Authorities and leaves: what they say, how they are stored, and that rotation never leaves a client behind."""
+"""Authorities and leaf certificates: contents, storage, and rotation that every client can follow."""
 
 import datetime as dt
 import ipaddress
@@ -31,13 +31,13 @@ HOST = "zonewise-webhook.zonewise-system.svc"
 
 
 def verify(leaf: Leaf, bundle_pem: bytes, now: dt.datetime) -> None:
-    """As a strict client does; raises when the leaf is not trusted."""
+    """Verify as a strict client; raises if the leaf is not trusted."""
     trusted = x509.load_pem_x509_certificates(bundle_pem)
     verifier = PolicyBuilder().store(Store(trusted)).time(now).build_server_verifier(x509.DNSName(HOST))
     verifier.verify(x509.load_pem_x509_certificate(leaf.certificate_pem), [])
 
 
-def test_a_leaf_names_its_hosts_and_is_trusted_by_its_authority_only() -> None:
+def test_leaf_names_its_hosts_and_is_trusted_by_its_authority_only() -> None:
     authority, other = Authority.create(NOW, 365 * DAY), Authority.create(NOW, 365 * DAY)
     leaf = authority.issue([HOST, "127.0.0.1", "::1"], NOW, 14 * DAY)
     verify(leaf, authority.certificate_pem, NOW)
@@ -51,25 +51,25 @@ def test_a_leaf_names_its_hosts_and_is_trusted_by_its_authority_only() -> None:
     assert names.value.get_values_for_type(x509.IPAddress) == addresses
 
 
-def test_clocks_behind_ours_accept_a_new_leaf() -> None:
+def test_clock_that_lags_accepts_a_new_leaf() -> None:
     authority = Authority.create(NOW, 365 * DAY)
     leaf = authority.issue([HOST], NOW, 14 * DAY)
     verify(leaf, authority.certificate_pem, NOW - 0.9 * HOUR)
 
 
-def test_a_leaf_ends_with_its_authority_at_the_latest() -> None:
+def test_leaf_does_not_outlive_its_authority() -> None:
     authority = Authority.create(NOW, 10 * DAY)
     assert authority.issue([HOST], NOW, 14 * DAY).expires == authority.expires
     assert authority.issue([HOST], NOW, 2 * DAY).expires == NOW + 2 * DAY
 
 
-def test_nothing_secret_in_what_is_printed() -> None:
+def test_repr_contains_no_secret() -> None:
     authority = Authority.create(NOW, DAY)
     shown = f"{authority!r} {authority.issue([HOST], NOW, DAY)!r} {Authorities((authority,))!r}"
     assert "PRIVATE" not in shown
 
 
-def test_authorities_survive_the_secret() -> None:
+def test_authorities_round_trip_through_the_secret() -> None:
     authorities = Authorities(tuple(Authority.create(NOW + offset * DAY, 365 * DAY) for offset in range(3)))
     stored = authorities.to_secret()
     read = Authorities.from_secret(stored)
@@ -79,7 +79,7 @@ def test_authorities_survive_the_secret() -> None:
     verify(read.members[2].issue([HOST], later, DAY), authorities.bundle_pem, later)
 
 
-def test_an_empty_secret_holds_no_authority() -> None:
+def test_empty_secret_holds_no_authority() -> None:
     assert Authorities.from_secret({}).members == ()
     assert Authorities.from_secret({CERTIFICATES_FIELD: b"", KEYS_FIELD: b""}).members == ()
 
@@ -104,7 +104,7 @@ def broken_secrets() -> dict[str, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("data", broken_secrets().values(), ids=broken_secrets())
-def test_a_broken_secret_is_named(data: dict[str, bytes]) -> None:
+def test_broken_secret_raises(data: dict[str, bytes]) -> None:
     with pytest.raises(CertificateError, match=r"ca\.crt|ca\.key") as caught:
         Authorities.from_secret(data)
     assert "PRIVATE" not in str(caught.value)
@@ -114,7 +114,7 @@ def first() -> Authorities:
     return Authorities().renewed(NOW, LIFETIMES)
 
 
-def test_the_first_authority_is_made_and_signs_at_once() -> None:
+def test_first_authority_signs_at_once() -> None:
     assert Authorities().renewal_due(NOW, LIFETIMES)
     authorities = first()
     assert len(authorities.members) == 1
@@ -122,7 +122,7 @@ def test_the_first_authority_is_made_and_signs_at_once() -> None:
     assert authorities.signer({}, NOW, LIFETIMES) is authorities.members[0]
 
 
-def test_a_successor_is_trusted_before_it_signs() -> None:
+def test_successor_is_trusted_before_it_signs() -> None:
     later = NOW + 305 * DAY
     old = first()
     assert not old.renewal_due(later - HOUR, LIFETIMES)
@@ -135,7 +135,7 @@ def test_a_successor_is_trusted_before_it_signs() -> None:
     assert both.signer(since, later + HOUR, LIFETIMES) is successor
 
 
-def test_one_that_has_ended_is_dropped() -> None:
+def test_expired_authority_is_dropped() -> None:
     both = first().renewed(NOW + 305 * DAY, LIFETIMES)
     end = both.members[0].expires
     assert not both.renewal_due(end - HOUR, LIFETIMES)
@@ -143,14 +143,14 @@ def test_one_that_has_ended_is_dropped() -> None:
     assert both.renewed(end, LIFETIMES).members == both.members[1:]
 
 
-def test_after_a_long_sleep_a_new_one_starts_at_once() -> None:
+def test_new_authority_signs_at_once_after_all_expired() -> None:
     late = NOW + 1000 * DAY
     renewed = first().renewed(late, LIFETIMES)
     assert len(renewed.members) == 1
     assert renewed.signer({}, late, LIFETIMES).expires > late
 
 
-def test_a_replica_that_starts_late_does_not_sign_with_one_about_to_end() -> None:
+def test_late_replica_does_not_sign_with_an_expiring_authority() -> None:
     both = first().renewed(NOW + 305 * DAY, LIFETIMES)
     just_before = both.members[0].expires - 13 * DAY
     assert both.signer({}, just_before, LIFETIMES) is both.members[1]
@@ -164,7 +164,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize(("age", "due"), LEAVES.values(), ids=LEAVES)
-def test_leaves_are_renewed_long_before_they_end(age: dt.timedelta, due: bool) -> None:
+def test_leaf_is_renewed_well_before_its_end(age: dt.timedelta, due: bool) -> None:
     authority = first().members[0]
     leaf = authority.issue([HOST], NOW, LIFETIMES.leaf)
     assert leaf_due(leaf, authority, NOW + age, LIFETIMES) is due
@@ -172,7 +172,7 @@ def test_leaves_are_renewed_long_before_they_end(age: dt.timedelta, due: bool) -
     assert leaf_due(None, authority, NOW, LIFETIMES)
 
 
-def test_lifetimes_that_leave_a_gap_are_refused() -> None:
+def test_lifetimes_with_a_gap_are_refused() -> None:
     with pytest.raises(ValueError, match="settling \\+ leaf < authority_renewal"):
         Lifetimes(settling=47 * DAY)
     with pytest.raises(ValueError, match="leaf_renewal < leaf"):
@@ -180,7 +180,7 @@ def test_lifetimes_that_leave_a_gap_are_refused() -> None:
 
 
 class Replica:
-    """One server's view of the shared authorities, as `ServingCertificate` keeps it."""
+    """One server's view of the shared authorities, as `CertManager` keeps it."""
 
     def __init__(self) -> None:
         self.since: dict[str, dt.datetime] = {}
@@ -196,8 +196,8 @@ class Replica:
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=2, deadline=None)
-def test_no_client_ever_meets_a_leaf_it_does_not_trust(seed: int) -> None:
-    """Two years of looks at odd times, with restarts, and API servers that learn of a bundle late."""
+def test_clients_always_trust_the_served_leaf(seed: int) -> None:
+    """Two years with checks at random times, restarts, and API servers that get a bundle late."""
     chance = random.Random(seed)
     now, authorities = NOW, Authorities()
     replicas = [Replica(), Replica()]
@@ -209,11 +209,11 @@ def test_no_client_ever_meets_a_leaf_it_does_not_trust(seed: int) -> None:
         if chance.random() < 0.2:
             replicas[chance.randrange(2)] = Replica()
         learned = now - chance.random() * LIFETIMES.settling
-        known = [bundle for since, bundle in bundles if since <= learned] or [bundles[0][1]]
+        learned_bundles = [bundle for since, bundle in bundles if since <= learned] or [bundles[0][1]]
         for replica in replicas:
             replica.renew(authorities, now)
             assert replica.leaf is not None
-            verify(replica.leaf, known[-1], now)
+            verify(replica.leaf, learned_bundles[-1], now)
         now += chance.choice([chance.uniform(0.01, 0.1), chance.uniform(0.1, 6.5)]) * DAY
         for replica in replicas:
             assert replica.leaf is not None

@@ -1,4 +1,4 @@
-"""Chunks become lines, lines become typed events, and an ERROR event is raised as what it is."""
+"""Watch codec: chunks to lines, lines to typed events, ERROR events to exceptions."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def read(kind: str, body: dict[str, Any]) -> WatchEvent[Pod]:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.data())
-def test_lines_come_out_whole_however_they_are_cut(parts: list[bytes], data: st.DataObject) -> None:
+def test_lines_are_reassembled_from_any_chunks(parts: list[bytes], data: st.DataObject) -> None:
     whole = [part.replace(b"\n", b"") for part in parts]
     stream = b"".join(part + b"\n" for part in whole)
     lines, got = WatchLines(), []
@@ -41,7 +41,7 @@ def test_lines_come_out_whole_however_they_are_cut(parts: list[bytes], data: st.
     assert not lines.unfinished
 
 
-def test_a_line_without_its_end_is_unfinished() -> None:
+def test_line_without_newline_is_incomplete() -> None:
     lines = WatchLines()
     assert lines.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert lines.unfinished
@@ -49,13 +49,13 @@ def test_a_line_without_its_end_is_unfinished() -> None:
     assert not lines.unfinished
 
 
-def test_an_event_is_read_through_the_view() -> None:
+def test_event_is_decoded_through_the_view() -> None:
     event = read("MODIFIED", {"metadata": {"name": "a", "managedFields": []}, "spec": {"nodeName": "n"}, "new": 1})
     assert event.type is EventType.MODIFIED
     assert (event.object.metadata.name, event.object.spec.node_name) == ("a", "n")
 
 
-def test_an_event_can_be_read_whole() -> None:
+def test_event_can_be_decoded_in_full() -> None:
     body = {"metadata": {"name": "a"}, "unknown": {"deep": [1]}}
     assert read_event(line("ADDED", body), event_decoder(PODS.whole().view), "watch").object == body
 
@@ -63,7 +63,7 @@ def test_an_event_can_be_read_whole() -> None:
 @pytest.mark.parametrize(
     ("annotations", "ended"), [({}, False), ({"k8s.io/initial-events-end": "true"}, True), ({"other": "true"}, False)]
 )
-def test_a_bookmark_tells_when_the_initial_events_are_over(annotations: dict[str, str], ended: bool) -> None:
+def test_bookmark_marks_the_end_of_initial_events(annotations: dict[str, str], ended: bool) -> None:
     for rest in ({}, {"spec": {"containers": None}}):  # as the server sends it for pods
         event = read("BOOKMARK", {"metadata": {"resourceVersion": "7", "annotations": annotations}, **rest})
         assert event.object.metadata.resource_version == "7"
@@ -74,7 +74,7 @@ def test_a_bookmark_tells_when_the_initial_events_are_over(annotations: dict[str
     ("code", "reason", "kind"),
     [(410, "Expired", Gone), (429, "TooManyRequests", TooManyRequests), (500, "InternalError", ServerError)],
 )
-def test_an_error_event_is_raised(code: int, reason: str, kind: type[ApiError]) -> None:
+def test_error_event_raises_its_error(code: int, reason: str, kind: type[ApiError]) -> None:
     failure = {"kind": "Status", "status": "Failure", "metadata": {}, "code": code, "reason": reason, "message": "old"}
     with pytest.raises(kind, match="watch of pods: old"):
         read("ERROR", failure)
@@ -92,23 +92,23 @@ def test_an_error_event_is_raised(code: int, reason: str, kind: type[ApiError]) 
         pytest.param(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}', "can't decode", id="not UTF-8"),
     ],
 )
-def test_what_does_not_fit_says_where(text: bytes, says: str) -> None:
+def test_decode_error_names_the_field(text: bytes, says: str) -> None:
     with pytest.raises(Undecodable, match=says):
         read_event(text, event_decoder(Pod), "watch of pods")
 
 
-def test_a_page_tells_where_to_go_on() -> None:
+def test_page_has_continue_token_and_remaining_count() -> None:
     body = {"metadata": {"resourceVersion": "9", "continue": "abc", "remainingItemCount": 4}, "items": [{}, {}]}
     page = read_page(json.dumps(body).encode(), PODS.view, "list of pods")
     assert (len(page.items), page.resource_version, page.next, page.remaining) == (2, "9", "abc", 4)
 
 
-def test_a_list_of_nothing() -> None:
+def test_empty_list_has_no_items() -> None:
     page = read_page(b'{"metadata":{"resourceVersion":"9"},"items":null}', NODES.view, "list of nodes")
     assert (page.items, page.next, page.remaining) == ([], "", None)
 
 
-def test_an_object_or_page_that_does_not_fit_names_the_view() -> None:
+def test_decode_error_names_the_view() -> None:
     with pytest.raises(Undecodable, match=r"get of pods a/b: does not fit Pod: .*metadata"):
         read_object(b'{"metadata":[]}', Pod, "get of pods a/b")
     with pytest.raises(Undecodable, match="list of pods: does not fit Pod"):

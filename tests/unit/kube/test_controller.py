@@ -1,4 +1,4 @@
-"""The reconcile loop: every key is reconciled, whatever happens to others, and failures are retried and counted."""
+"""Reconcile loop: every key is reconciled independently, and failures are retried and counted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,21 +31,21 @@ async def run_until(
         queue.shut_down()
 
 
-async def test_every_key_is_reconciled_and_the_loop_ends_with_its_queue() -> None:
-    seen: set[str] = set()
+async def test_every_key_is_reconciled_and_run_ends_with_the_queue() -> None:
+    reconciled: set[str] = set()
     done = asyncio.Event()
 
     async def reconcile(key: str) -> None:
-        seen.add(key)
-        if len(seen) == 3:
+        reconciled.add(key)
+        if len(reconciled) == 3:
             done.set()
 
     await run_until(done, "all", reconcile, "a", "b", "c")
-    assert seen == {"a", "b", "c"}
+    assert reconciled == {"a", "b", "c"}
     assert reconciles("all", "success") == 3
 
 
-async def test_a_reconcile_may_ask_to_be_called_again() -> None:
+async def test_reconcile_may_request_a_requeue() -> None:
     calls = 0
     done = asyncio.Event()
 
@@ -73,7 +73,7 @@ async def test_a_reconcile_may_ask_to_be_called_again() -> None:
     ],
     ids=["bug", "without a text", "server", "conflict", "not the leader"],
 )
-async def test_a_failure_is_counted_and_retried_and_other_keys_go_on(
+async def test_failed_key_is_retried_and_other_keys_continue(
     error: Exception, result: str, traceback: bool | None
 ) -> None:
     name = f"failing-{type(error).__name__}"
@@ -95,7 +95,7 @@ async def test_a_failure_is_counted_and_retried_and_other_keys_go_on(
     assert reconciles(name, "success") == 2
     failed = [line for line in lines if line["event"] == "reconcile failed"]
     if traceback is None:
-        assert not lines, "an overtaken reconcile is no news"
+        assert not lines, "a conflict is not logged"
     else:
         assert [line["failures"] for line in failed] == [1, 2, 3]
         assert all(line["error"] and (line["exc_info"] is not None) == traceback for line in failed)
@@ -104,15 +104,15 @@ async def test_a_failure_is_counted_and_retried_and_other_keys_go_on(
 
 async def test_success_resets_the_back_off() -> None:
     queue: WorkQueue[str] = WorkQueue("reset", backoff=QUICK)
-    failures_seen: list[int] = []
+    failure_counts: list[int] = []
     fail = [True, True, False, True, False]
     done = asyncio.Event()
 
     async def reconcile(key: str) -> float | None:
-        failures_seen.append(queue.failures(key))
-        if fail[len(failures_seen) - 1]:
+        failure_counts.append(queue.failures(key))
+        if fail[len(failure_counts) - 1]:
             raise ValueError("on purpose")
-        if len(failures_seen) == len(fail):
+        if len(failure_counts) == len(fail):
             done.set()
             return None
         return 0.001
@@ -122,10 +122,10 @@ async def test_success_resets_the_back_off() -> None:
         group.create_task(Controller("reset", queue, reconcile, workers=1).run())
         await done.wait()
         queue.shut_down()
-    assert failures_seen == [0, 1, 2, 0, 1]
+    assert failure_counts == [0, 1, 2, 0, 1]
 
 
-async def test_what_a_cancelled_controller_had_begun_is_finished_by_the_next() -> None:
+async def test_next_controller_finishes_keys_of_a_cancelled_one() -> None:
     queue: WorkQueue[str] = WorkQueue("cancelled-controller")
     begun, finished = asyncio.Event(), asyncio.Event()
     hang = True

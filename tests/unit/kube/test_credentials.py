@@ -1,4 +1,4 @@
-"""Identities are kept fresh: files as they rotate, exec plugins (real scripts) until what they gave expires."""
+"""Credential refresh: rotated files, and exec plugins (real scripts) whose credentials expire."""
 
 import asyncio
 import io
@@ -33,25 +33,25 @@ async def authorization(credentials: Credentials) -> str:
         (BasicAuth("Aladdin", "open sesame"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
     ],
 )
-async def test_fixed_identities(credential: StaticToken | BasicAuth | None, header: str) -> None:
+async def test_static_credentials_set_the_header(credential: StaticToken | BasicAuth | None, header: str) -> None:
     credentials = credentials_of(credential)
     identity = await credentials.current()
     assert identity == Identity(header)
     assert not credentials.refuse(identity)
 
 
-async def test_a_token_file_is_read_as_it_rotates(tmp_path: Path) -> None:
+async def test_rotated_token_file_is_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first\n")
     credentials = credentials_of(TokenFile(path))
     assert await authorization(credentials) == "Bearer first"
-    path.write_text("")  # in the middle of a replacement
+    path.write_text("")  # during a replacement
     assert await authorization(credentials) == "Bearer first"
     path.write_text("the-second")
     assert await authorization(credentials) == "Bearer the-second"
 
 
-async def test_a_refused_file_token_is_tried_again_only_if_it_changed(tmp_path: Path) -> None:
+async def test_refused_file_token_is_retried_only_if_changed(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     credentials = credentials_of(TokenFile(path))
@@ -61,14 +61,14 @@ async def test_a_refused_file_token_is_tried_again_only_if_it_changed(tmp_path: 
     assert credentials.refuse(refused)
 
 
-async def test_the_inline_token_serves_while_the_file_is_missing(tmp_path: Path) -> None:
+async def test_inline_token_is_used_while_the_file_is_missing(tmp_path: Path) -> None:
     credentials = credentials_of(TokenFile(tmp_path / "token", fallback="inline"))
     assert await authorization(credentials) == "Bearer inline"
     (tmp_path / "token").write_text("from-file")
     assert await authorization(credentials) == "Bearer from-file"
 
 
-async def test_a_token_file_without_a_token(tmp_path: Path) -> None:
+async def test_token_file_without_a_token_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="token cannot be read"):
         await credentials_of(TokenFile(tmp_path / "token")).current()
     (tmp_path / "token").write_text("\n")
@@ -84,7 +84,7 @@ def credential(**status: Any) -> str:
 
 
 class Plugin:
-    """A real script. It counts its runs, and prints what stands in a file beside it."""
+    """Exec plugin script that counts its runs and prints the file `output`."""
 
     def __init__(self, folder: Path, script: str = "") -> None:
         self.folder = folder
@@ -119,7 +119,7 @@ def plugin(tmp_path: Path) -> Plugin:
     return Plugin(tmp_path)
 
 
-async def test_a_plugin_runs_once_for_all_waiting_callers(plugin: Plugin) -> None:
+async def test_plugin_runs_once_for_concurrent_callers(plugin: Plugin) -> None:
     plugin.gives(token="t")
     credentials = credentials_of(plugin.exec())
     identities = await asyncio.gather(*(credentials.current() for _ in range(5)))
@@ -128,7 +128,7 @@ async def test_a_plugin_runs_once_for_all_waiting_callers(plugin: Plugin) -> Non
 
 
 @pytest.mark.parametrize(("lasts", "runs"), [(timedelta(hours=1), 1), (timedelta(hours=-1), 2)])
-async def test_what_a_plugin_gave_is_kept_until_it_expires(plugin: Plugin, lasts: timedelta, runs: int) -> None:
+async def test_plugin_credential_is_cached_until_it_expires(plugin: Plugin, lasts: timedelta, runs: int) -> None:
     plugin.gives(token="t", expirationTimestamp=(datetime.now(UTC) + lasts).isoformat())
     credentials = credentials_of(plugin.exec())
     await credentials.current()
@@ -136,7 +136,7 @@ async def test_what_a_plugin_gave_is_kept_until_it_expires(plugin: Plugin, lasts
     assert plugin.runs == runs
 
 
-async def test_a_refused_identity_makes_the_plugin_run_again(plugin: Plugin) -> None:
+async def test_refused_credential_runs_the_plugin_again(plugin: Plugin) -> None:
     plugin.gives(token="first")
     credentials = credentials_of(plugin.exec())
     refused = await credentials.current()
@@ -145,7 +145,7 @@ async def test_a_refused_identity_makes_the_plugin_run_again(plugin: Plugin) -> 
     assert await authorization(credentials) == "Bearer second"
 
 
-async def test_a_late_refusal_of_the_old_identity_does_not_drop_the_new(plugin: Plugin) -> None:
+async def test_late_refusal_of_an_old_credential_keeps_the_new(plugin: Plugin) -> None:
     plugin.gives(token="first")
     credentials = credentials_of(plugin.exec())
     refused = await credentials.current()
@@ -157,14 +157,14 @@ async def test_a_late_refusal_of_the_old_identity_does_not_drop_the_new(plugin: 
     assert plugin.runs == 2
 
 
-async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
+async def test_plugin_may_return_a_certificate(plugin: Plugin) -> None:
     issued = trustme.CA().issue_cert("me@example.com")
     certificate, key = issued.cert_chain_pems[0].bytes(), issued.private_key_pem.bytes()
     plugin.gives(clientCertificateData=certificate.decode(), clientKeyData=key.decode())
     assert await credentials_of(plugin.exec()).current() == Identity("", certificate + b"\n" + key)
 
 
-async def test_a_plugin_gets_its_exec_info(plugin: Plugin) -> None:
+async def test_plugin_gets_its_exec_info(plugin: Plugin) -> None:
     plugin.gives(token="t")
     await credentials_of(plugin.exec()).current()
     assert plugin.exec_info == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -175,7 +175,7 @@ async def test_a_plugin_gets_its_exec_info(plugin: Plugin) -> None:
     assert plugin.exec_info["spec"]["cluster"] == {"server": "https://api"}
 
 
-async def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> None:
+async def test_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> None:
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": {"token": "@"}})
     plugin = Plugin(tmp_path, f"echo '{output}' | sed \"s/@/$1-$WHO/\"")
     credentials = credentials_of(plugin.exec(arguments=("first",), environment=(("WHO", "me"),)))
@@ -212,7 +212,7 @@ async def test_bad_plugin_output_is_reported_and_retried(plugin: Plugin, output:
     assert await authorization(credentials) == "Bearer t"
 
 
-async def test_a_plugin_that_fails_may_work_later(tmp_path: Path) -> None:
+async def test_failed_plugin_is_run_again(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, "[ -f output ] || { echo 'log in first' >&2; exit 3; }; cat output")
     credentials = credentials_of(plugin.exec())
     with pytest.raises(Unauthorized, match="failed with exit code 3: log in first"):
@@ -221,7 +221,7 @@ async def test_a_plugin_that_fails_may_work_later(tmp_path: Path) -> None:
     assert await authorization(credentials) == "Bearer t"
 
 
-async def test_a_plugin_that_is_not_installed_may_be_later(tmp_path: Path) -> None:
+async def test_missing_plugin_is_tried_again(tmp_path: Path) -> None:
     command = str(tmp_path / "plugin")
     credentials = credentials_of(ExecPlugin(command=command, api_version=V1, install_hint="apt install get-token"))
     with pytest.raises(Unauthorized, match="cannot be started: No such file or directory; apt install get-token"):
@@ -230,7 +230,7 @@ async def test_a_plugin_that_is_not_installed_may_be_later(tmp_path: Path) -> No
     assert await authorization(credentials) == "Bearer t"
 
 
-async def test_an_authority_that_is_away_fails_only_the_call(plugin: Plugin, tmp_path: Path) -> None:
+async def test_missing_ca_file_fails_only_the_call(plugin: Plugin, tmp_path: Path) -> None:
     plugin.gives(token="t")
     credentials = credentials_of(plugin.exec(cluster={"server": "https://api"}, authority=tmp_path / "ca"))
     with pytest.raises(Unauthorized, match="ca cannot be read"):
@@ -239,7 +239,7 @@ async def test_an_authority_that_is_away_fails_only_the_call(plugin: Plugin, tmp
     assert await authorization(credentials) == "Bearer t"
 
 
-async def test_a_plugin_that_hangs_ends_with_the_call(tmp_path: Path) -> None:
+async def test_hanging_plugin_ends_with_the_call(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pid")
     plugin = Plugin(tmp_path, "echo $$ > pid; exec sleep 600")
     waiting = asyncio.create_task(credentials_of(plugin.exec()).current())
@@ -251,7 +251,7 @@ async def test_a_plugin_that_hangs_ends_with_the_call(tmp_path: Path) -> None:
         os.kill(int(pid), 0)
 
 
-async def test_a_plugin_that_must_ask_needs_a_terminal(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interactive_plugin_needs_a_terminal(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     with io.StringIO() as nowhere:
         monkeypatch.setattr(sys, "stdin", nowhere)
         with pytest.raises(Unauthorized, match="needs a terminal"):
@@ -261,7 +261,7 @@ async def test_a_plugin_that_must_ask_needs_a_terminal(plugin: Plugin, monkeypat
     assert plugin.exec_info["spec"] == {"interactive": False}
 
 
-async def test_a_plugin_may_ask_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interactive_plugin_runs_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = Plugin(tmp_path)
     plugin.gives(token="t")
     leader, follower = pty.openpty()

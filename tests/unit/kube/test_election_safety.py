@@ -24,14 +24,14 @@ SPEEDS = (1.0, 0.9, 1.1)
 
 SPANS = (0.1, 0.5, 1.0, 2.0, 4.0, 5.0, 9.0, 10.0, 14.0, 16.0, 60.0)
 INDEX = st.sampled_from(range(len(SPEEDS)))
-WHICH = st.integers(0, 9)
+REQUEST_INDEX = st.integers(0, 9)
 
 CONFLICT = "conflict"
 NOT_FOUND = "not found"
 
 
 class Server:
-    """One object with compare-and-set. A write that changes nothing makes no new version, as in Kubernetes."""
+    """One object with compare-and-set. A write that changes nothing creates no new version, as in Kubernetes."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -107,10 +107,10 @@ class Elections(RuleBasedStateMachine):
             candidate.pending = Request(step, sent_at=now)
             self.network.append(candidate.pending)
 
-    @rule(which=WHICH)
-    def server_processes(self, which: int) -> None:
+    @rule(request_index=REQUEST_INDEX)
+    def server_processes(self, request_index: int) -> None:
         if self.network:
-            self.process(self.network.pop(which % len(self.network)))
+            self.process(self.network.pop(request_index % len(self.network)))
 
     def process(self, request: Request) -> None:
         request.answer = self.server.perform(request.step)
@@ -121,16 +121,16 @@ class Elections(RuleBasedStateMachine):
         candidate = self.candidates[index]
         if candidate.pending is not None and candidate.pending.answered:
             request, candidate.pending = candidate.pending, None
-            self.tell(candidate, request)
+            self.deliver(candidate, request)
 
     @rule(index=INDEX)
-    def all_goes_well(self, index: int) -> None:
-        """Ask, be processed and be told in no time: what happens mostly."""
+    def round_trip_succeeds(self, index: int) -> None:
+        """Request, processing and response without delay: the common case."""
         while self.is_processed_at_once(index):
             self.answer_arrives(index)
 
     @rule(index=INDEX)
-    def all_goes_well_but_for_the_answer_to_a_write(self, index: int) -> None:
+    def write_response_is_lost(self, index: int) -> None:
         while self.is_processed_at_once(index):
             pending = self.candidates[index].pending
             if pending is None or not isinstance(pending.step, Read):
@@ -145,7 +145,7 @@ class Elections(RuleBasedStateMachine):
             self.process(request)
         return request is not None and request.answered
 
-    def tell(self, candidate: Candidate, request: Request) -> None:
+    def deliver(self, candidate: Candidate, request: Request) -> None:
         now = candidate.clock(self.time)
         match request.step, request.answer:
             case Read(), (Lease() | None) as lease:
@@ -161,16 +161,16 @@ class Elections(RuleBasedStateMachine):
 
     @rule(index=INDEX)
     def gives_up_waiting(self, index: int) -> None:
-        """The request may still be processed, whenever the network likes."""
+        """The request may still be processed later."""
         candidate = self.candidates[index]
         if candidate.pending is not None:
             candidate.pending = None
             candidate.election.failed(since=candidate.clock(self.time))
 
-    @rule(which=WHICH)
-    def request_is_lost(self, which: int) -> None:
+    @rule(request_index=REQUEST_INDEX)
+    def request_is_lost(self, request_index: int) -> None:
         if self.network:
-            self.network.pop(which % len(self.network))
+            self.network.pop(request_index % len(self.network))
 
     @rule(index=INDEX, hours=st.integers(-10_000, 10_000), still=st.booleans())
     def wall_clock_jumps(self, index: int, hours: int, still: bool) -> None:
@@ -208,15 +208,15 @@ TestElections.settings = settings(max_examples=50, stateful_step_count=50, deadl
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_long_random_walks_never_meet_two_leaders(seed: int) -> None:
-    """The same rules, in the thousands and weighted like life, reach what short sequences do not."""
+def test_random_walks_never_have_two_leaders(seed: int) -> None:
+    """Thousands of steps with realistic weights reach states that short sequences do not."""
     chance = random.Random(seed)
     machine = Elections()
     per_candidate = [
         machine.act,
         machine.answer_arrives,
-        machine.all_goes_well,
-        machine.all_goes_well_but_for_the_answer_to_a_write,
+        machine.round_trip_succeeds,
+        machine.write_response_is_lost,
         machine.gives_up_waiting,
         machine.leaves_and_another_comes,
     ]
@@ -238,15 +238,15 @@ def test_long_random_walks_never_meet_two_leaders(seed: int) -> None:
         machine.at_most_one_acts()
 
 
-def test_a_leader_exists_soon_after_the_last_fault() -> None:
-    """The other half: safety alone would be met by never leading."""
+def test_leader_exists_soon_after_the_last_fault() -> None:
+    """Liveness: safety alone would be met by never leading."""
     machine = Elections()
-    machine.all_goes_well(0)
+    machine.round_trip_succeeds(0)
     first = machine.candidates[0]
     assert first.election.leads(first.clock(machine.time))
     for _ in range(40):  # candidate 0 is paused for ever
         machine.time_passes(0.5)
-        machine.all_goes_well(1)
-        machine.all_goes_well(2)
+        machine.round_trip_succeeds(1)
+        machine.round_trip_succeeds(2)
     leaders = [c.election.leads(c.clock(machine.time)) for c in machine.candidates]
     assert leaders in ([False, True, False], [False, False, True])

@@ -1,4 +1,4 @@
-"""An answer of the API server becomes the error of its kind, and says what was tried."""
+"""API server responses as exceptions: class, message and action."""
 
 import json
 from typing import Any
@@ -54,18 +54,18 @@ def status(code: int, reason: str, **rest: Any) -> bytes:
         (302, "", ApiError),
     ],
 )
-def test_each_answer_has_its_kind(code: int, reason: str, kind: type[ApiError]) -> None:
+def test_status_code_and_reason_select_the_error_class(code: int, reason: str, kind: type[ApiError]) -> None:
     error = from_answer(code, status(code, reason, message="as it is"), "get of pods a/b")
     assert type(error) is kind
     assert (error.status, error.reason, error.message) == (code, reason, "as it is")
 
 
-def test_the_text_names_kind_action_and_message() -> None:
+def test_error_text_names_kind_action_and_message() -> None:
     error = from_answer(409, status(409, "Conflict", message="it has been modified"), "update of leases kube-system/x")
     assert str(error) == "conflict: update of leases kube-system/x: it has been modified"
 
 
-def test_causes_and_waiting_time_are_kept() -> None:
+def test_causes_and_retry_after_are_kept() -> None:
     details = {
         "name": "p",
         "kind": "pods",
@@ -76,13 +76,13 @@ def test_causes_and_waiting_time_are_kept() -> None:
     assert error.retry_after_seconds == 10
 
 
-def test_the_header_wins_over_the_body() -> None:
+def test_retry_after_header_wins_over_the_body() -> None:
     error = from_answer(429, status(429, "TooManyRequests", details={"retryAfterSeconds": 10}), "list", retry_after="3")
     assert error.retry_after_seconds == 3
 
 
 @pytest.mark.parametrize("header", ["", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "-1"])
-def test_a_header_that_is_no_number_of_seconds_is_passed_over(header: str) -> None:
+def test_malformed_retry_after_header_is_ignored(header: str) -> None:
     assert from_answer(503, b"", "list", retry_after=header).retry_after_seconds == 0
 
 
@@ -102,24 +102,24 @@ def test_a_header_that_is_no_number_of_seconds_is_passed_over(header: str) -> No
         pytest.param(b'{"kind":"\xff"}', '{"kind":"�"}', id="JSON of no text"),
     ],
 )
-def test_a_body_that_is_no_status_is_the_message(body: bytes, message: str) -> None:
+def test_body_that_is_no_status_becomes_the_message(body: bytes, message: str) -> None:
     error = from_answer(429, body, "list of pods")
     assert isinstance(error, TooManyRequests)
     assert error.message == message
 
 
-def test_a_page_of_html_is_cut() -> None:
+def test_html_body_is_truncated() -> None:
     assert len(from_answer(502, b"<html>" * 10_000, "list of pods").message) == 500
 
 
-def test_a_status_without_details_has_no_causes() -> None:
+def test_status_without_details_has_no_causes() -> None:
     assert from_answer(422, status(422, "Invalid", details={"causes": None}), "create").causes == ()
 
 
-def test_an_unreachable_server_may_have_processed_what_was_sent() -> None:
+def test_unreachable_defaults_to_sent() -> None:
     assert Unreachable("reset").sent
     assert not Unreachable("refused", sent=False).sent
 
 
-def test_errors_without_an_action_still_read_well() -> None:
+def test_error_without_an_action_has_a_readable_text() -> None:
     assert str(DeadlineExceeded("no answer within 30 s")) == "deadline exceeded: no answer within 30 s"

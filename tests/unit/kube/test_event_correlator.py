@@ -1,4 +1,4 @@
-"""Which events become objects: repeats, similar ones, noise, and what is kept of them."""
+"""Event correlation: repeats, similar events, rate limits, and bounded memory."""
 
 import re
 from collections import Counter
@@ -28,8 +28,8 @@ def subject(name: str = "web", reason: str = "Unbalanced") -> EventSubject:
     return EventSubject(regarding, Severity.WARNING, reason, "Allocate")
 
 
-def observed(correlator: Correlator, about: EventSubject, note: str, now: float = 0.0) -> Series:
-    series = correlator.observe(about, note, now, WALL + timedelta(seconds=now))
+def observed(correlator: Correlator, event_subject: EventSubject, note: str, now: float = 0.0) -> Series:
+    series = correlator.observe(event_subject, note, now, WALL + timedelta(seconds=now))
     assert not isinstance(series, Dropped), series
     assert correlator.get(series.key) is series
     return series
@@ -39,7 +39,7 @@ def write(series: Series) -> None:
     series.written = series.count
 
 
-def test_what_repeats_is_one_series_with_a_count_and_two_times() -> None:
+def test_repeated_event_is_one_series_with_count_and_times() -> None:
     correlator = Correlator("u")
     for now in (0.0, 10.0, 20.0):
         series = observed(correlator, subject(), "zone a is overloaded", now)
@@ -57,25 +57,25 @@ def test_what_repeats_is_one_series_with_a_count_and_two_times() -> None:
     ],
     ids=["object", "reason", "severity", "action"],
 )
-def test_what_differs_in_one_thing_is_another_series(other: EventSubject) -> None:
+def test_different_subject_is_another_series(other: EventSubject) -> None:
     correlator = Correlator("u")
     first, second = observed(correlator, subject(), "x"), observed(correlator, other, "x")
     assert first is not second
     assert first.name != second.name
 
 
-def test_after_many_notes_further_ones_are_combined() -> None:
+def test_further_notes_are_combined() -> None:
     correlator = Correlator("u", EventLimits(notes=3))
     own = [observed(correlator, subject(), f"note {number}") for number in range(3)]
     combined = [observed(correlator, subject(), f"note {number}") for number in range(3, 6)]
     assert len({id(series) for series in combined}) == 1
-    assert combined[0].note == COMBINED + "note 3", "an event's note cannot be changed, so the first one stands"
+    assert combined[0].note == COMBINED + "note 3", "an event's note is immutable, so the first one stays"
     assert combined[0].count == 3
     assert observed(correlator, subject(), "note 1") is own[1]
     assert observed(correlator, subject(reason="Other"), "note 9").note == "note 9"
 
 
-def test_an_old_series_ends_and_makes_room() -> None:
+def test_expired_series_makes_room() -> None:
     correlator = Correlator("u", EventLimits(notes=1, forget_seconds=600))
     first = observed(correlator, subject(), "a", now=0.0)
     write(first)
@@ -86,33 +86,33 @@ def test_an_old_series_ends_and_makes_room() -> None:
     assert again.name != first.name
 
 
-def test_a_series_that_waits_for_the_server_is_not_forgotten() -> None:
+def test_unwritten_series_does_not_expire() -> None:
     correlator = Correlator("u", EventLimits(forget_seconds=600))
     first = observed(correlator, subject(), "a", now=0.0)
     assert observed(correlator, subject(), "a", now=5000.0) is first
     assert first.count == 2
 
 
-def test_an_object_has_a_refilling_budget_of_new_events() -> None:
+def test_object_has_a_refilling_budget_of_new_events() -> None:
     correlator = Correlator("u", EventLimits(burst=2, refill_seconds=300))
     for note in ("a", "b"):
         write(observed(correlator, subject(), note))
     assert correlator.observe(subject(), "c", 1.0, WALL) is Dropped.NOISE
     assert observed(correlator, subject(), "a", now=1.0).count == 2
-    assert observed(correlator, subject(name="api"), "c", now=1.0).count == 1, "others have budgets of their own"
+    assert observed(correlator, subject(name="api"), "c", now=1.0).count == 1, "other objects have their own budgets"
     assert observed(correlator, subject(), "c", now=300.0).count == 1
     assert correlator.observe(subject(), "d", 301.0, WALL) is Dropped.NOISE
 
 
-def test_budgets_are_remembered_for_so_many_objects_only() -> None:
+def test_number_of_remembered_budgets_is_bounded() -> None:
     correlator = Correlator("u", EventLimits(burst=1, objects=2))
     for name in ("a", "b", "c"):
         write(observed(correlator, subject(name), "x"))
     assert correlator.observe(subject("c"), "y", 0.0, WALL) is Dropped.NOISE
-    assert observed(correlator, subject("a"), "y").count == 1, "forgotten, so it starts afresh"
+    assert observed(correlator, subject("a"), "y").count == 1, "evicted, so it starts with a full budget"
 
 
-def test_a_full_buffer_drops_new_events_and_counts_known_ones() -> None:
+def test_full_buffer_drops_new_series_and_counts_existing() -> None:
     correlator = Correlator("u", EventLimits(series=2))
     first = observed(correlator, subject(), "a")
     observed(correlator, subject(), "b")
@@ -123,7 +123,7 @@ def test_a_full_buffer_drops_new_events_and_counts_known_ones() -> None:
     assert len(correlator) == 2
 
 
-def test_what_is_unwritten_is_listed_until_it_is_written() -> None:
+def test_unwritten_series_are_listed_until_written() -> None:
     correlator = Correlator("u")
     series = observed(correlator, subject(), "a")
     assert list(correlator.unwritten()) == [(subject(), "a")]
@@ -133,7 +133,7 @@ def test_what_is_unwritten_is_listed_until_it_is_written() -> None:
     assert list(correlator.unwritten()) == [(subject(), "a")]
 
 
-def test_an_event_the_server_deleted_gets_another_name() -> None:
+def test_deleted_event_gets_another_name() -> None:
     correlator = Correlator("u")
     series = observed(correlator, subject(), "a")
     write(series)
@@ -148,11 +148,11 @@ NAMES = st.text(max_size=260) | st.from_regex(r"[a-z0-9:.\-]{1,260}", fullmatch=
 
 
 @given(NAMES)
-def test_event_names_are_valid_whatever_the_object_is_called(name: str) -> None:
+def test_event_names_are_valid_for_any_object_name(name: str) -> None:
     """RFC 1123 subdomains of at most 253 characters."""
-    made = observed(Correlator("0123456789ab"), subject(name), "x").name
-    assert len(made) <= 253
-    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", made)
+    event_name = observed(Correlator("0123456789ab"), subject(name), "x").name
+    assert len(event_name) <= 253
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", event_name)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The environment's proxy settings, as Go's tools read them."""
+"""HTTP proxy settings in the environment, as Go reads them."""
 
 import pytest
 from yarl import URL
@@ -36,7 +36,7 @@ PROXY = "http://proxy:3128"
         pytest.param(SERVER, {"HTTPS_PROXY": PROXY, "NO_PROXY": "10.0.0.0/8,,"}, PROXY, id="a name is in no network"),
     ],
 )
-def test_environment(server: str, environment: dict[str, str], proxy: str) -> None:
+def test_proxy_is_chosen_from_the_environment(server: str, environment: dict[str, str], proxy: str) -> None:
     assert environment_proxy(server, environment) == proxy
 
 
@@ -50,7 +50,7 @@ def test_environment(server: str, environment: dict[str, str], proxy: str) -> No
         ("", ""),
     ],
 )
-def test_the_proxys_user_is_not_shown(url: str, shown: str) -> None:
+def test_proxy_user_is_redacted(url: str, shown: str) -> None:
     assert without_userinfo(url) == shown
 
 
@@ -64,5 +64,5 @@ def test_the_proxys_user_is_not_shown(url: str, shown: str) -> None:
         ("http://joe:%40%C3%BC@proxy:3128", URL(PROXY), {"Proxy-Authorization": "Basic am9lOkDDvA=="}),
     ],
 )
-def test_a_password_goes_to_the_proxy_in_a_header(url: str, proxy: URL | None, headers: dict[str, str]) -> None:
+def test_proxy_password_is_sent_in_a_header(url: str, proxy: URL | None, headers: dict[str, str]) -> None:
     assert proxy_of(url) == (proxy, headers)

@@ -1,4 +1,4 @@
-"""When a failed watch is reported to work again: once readers have what they missed."""
+"""A failed watch is reported healthy once its readers have the missed changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +17,7 @@ BOOKMARK = WatchEvent(EventType.BOOKMARK, Node(metadata=Metadata(resource_versio
 
 
 class FakeClient:
-    """Each watch sends what is put into `events`; an error ends it."""
+    """Client whose watches yield from `events`; an error ends a watch."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[WatchEvent[Node] | Gone] = asyncio.Queue()

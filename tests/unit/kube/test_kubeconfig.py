@@ -1,4 +1,4 @@
-"""What a kubeconfig means, and one clear line when it is wrong."""
+"""Kubeconfig loading, and one-line errors."""
 
 import base64
 import re
@@ -36,15 +36,15 @@ def config(cluster: dict[str, Any], user: dict[str, Any], **context: str) -> dic
     }
 
 
-def written(folder: Path, document: Any, name: str = "config") -> Path:
+def write_config(folder: Path, document: Any, name: str = "config") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
     return path
 
 
-def loaded(folder: Path, document: Any, context: str | None = None) -> ClusterAccess:
-    return kubeconfig.load(written(folder, document), context, environment={})
+def load_config(folder: Path, document: Any, context: str | None = None) -> ClusterAccess:
+    return kubeconfig.load(write_config(folder, document), context, environment={})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def loaded(folder: Path, document: Any, context: str | None = None) -> ClusterAc
         pytest.param({"certificate-authority": None, "extensions": None}, {"authority": None}, id="null is nothing"),
     ],
 )
-def test_clusters(tmp_path: Path, cluster: dict[str, Any], expected: dict[str, Any]) -> None:
-    access = loaded(tmp_path, config(cluster, {}))
+def test_cluster_fields_are_read(tmp_path: Path, cluster: dict[str, Any], expected: dict[str, Any]) -> None:
+    access = load_config(tmp_path, config(cluster, {}))
     assert {name: getattr(access, name) for name in expected} == expected
 
 
@@ -124,12 +124,12 @@ EXEC = {"command": "get-token", "apiVersion": V1, "interactiveMode": "Never"}
         ),
     ],
 )
-def test_users(tmp_path: Path, user: dict[str, Any], credential: Any, certificate: Any) -> None:
-    access = loaded(tmp_path, config({}, user))
+def test_user_fields_are_read(tmp_path: Path, user: dict[str, Any], credential: Any, certificate: Any) -> None:
+    access = load_config(tmp_path, config({}, user))
     assert (access.credential, access.certificate) == (credential, certificate)
 
 
-def test_an_exec_plugin_gets_the_cluster_if_it_asks(tmp_path: Path) -> None:
+def test_exec_plugin_gets_the_cluster_if_requested(tmp_path: Path) -> None:
     cluster = {
         "certificate-authority": "ca.crt",
         "tls-server-name": "kubernetes",
@@ -138,7 +138,7 @@ def test_an_exec_plugin_gets_the_cluster_if_it_asks(tmp_path: Path) -> None:
             {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}},
         ],
     }
-    access = loaded(tmp_path, config(cluster, {"exec": {**EXEC, "provideClusterInfo": True}}))
+    access = load_config(tmp_path, config(cluster, {"exec": {**EXEC, "provideClusterInfo": True}}))
     assert isinstance(access.credential, ExecPlugin)
     assert access.credential.cluster == {
         "server": "https://api:6443",
@@ -148,9 +148,9 @@ def test_an_exec_plugin_gets_the_cluster_if_it_asks(tmp_path: Path) -> None:
     assert access.credential.authority == tmp_path / "ca.crt"
 
 
-def test_relative_paths_start_at_the_file_that_holds_them(tmp_path: Path) -> None:
+def test_relative_paths_are_relative_to_their_file(tmp_path: Path) -> None:
     user = {"client-certificate": "pki/c", "client-key": "../k", "tokenFile": "t"}
-    access = loaded(tmp_path / "sub", config({"certificate-authority": "pki/ca"}, user))
+    access = load_config(tmp_path / "sub", config({"certificate-authority": "pki/ca"}, user))
     assert access.authority == tmp_path / "sub" / "pki" / "ca"
     assert access.certificate == ClientCertificate(tmp_path / "sub" / "pki" / "c", tmp_path / "sub" / ".." / "k")
     assert access.credential == TokenFile(tmp_path / "sub" / "t")
@@ -159,8 +159,8 @@ def test_relative_paths_start_at_the_file_that_holds_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "expected"), [("./bin/it", "{folder}/bin/it"), ("it", "it"), ("/bin/it", "/bin/it")]
 )
-def test_a_command_with_a_slash_is_a_path(tmp_path: Path, command: str, expected: str) -> None:
-    access = loaded(tmp_path, config({}, {"exec": {**EXEC, "command": command}}))
+def test_command_with_a_slash_is_a_path(tmp_path: Path, command: str, expected: str) -> None:
+    access = load_config(tmp_path, config({}, {"exec": {**EXEC, "command": command}}))
     assert isinstance(access.credential, ExecPlugin)
     assert access.credential.command == expected.format(folder=tmp_path)
 
@@ -172,7 +172,7 @@ def test_impersonation_becomes_headers(tmp_path: Path) -> None:
         "as-groups": ["a", "b"],
         "as-user-extra": {"example.com/scope%": ["x", "y"]},
     }
-    assert loaded(tmp_path, config({}, user)).impersonation == (
+    assert load_config(tmp_path, config({}, user)).impersonation == (
         ("Impersonate-User", "jane"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "a"),
@@ -182,13 +182,13 @@ def test_impersonation_becomes_headers(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_secret_goes_over_plain_http(tmp_path: Path) -> None:
+def test_no_credentials_over_plain_http(tmp_path: Path) -> None:
     user = {"token": "t", "client-certificate-data": PEM, "client-key-data": PEM}
-    access = loaded(tmp_path, config({"server": "http://api:8080"}, user))
+    access = load_config(tmp_path, config({"server": "http://api:8080"}, user))
     assert (access.credential, access.certificate) == (None, None)
 
 
-def test_secrets_are_not_shown(tmp_path: Path) -> None:
+def test_repr_contains_no_secret(tmp_path: Path) -> None:
     secret = "s3cret"
     encoded = base64.b64encode(secret.encode()).decode()
     users = [
@@ -201,7 +201,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         {"exec": {**EXEC, "provideClusterInfo": True}},
     ]
     for user in users:
-        assert secret not in repr(loaded(tmp_path, config({"proxy-url": f"http://joe:{secret}@proxy"}, user)))
+        assert secret not in repr(load_config(tmp_path, config({"proxy-url": f"http://joe:{secret}@proxy"}, user)))
 
 
 @pytest.mark.parametrize(
@@ -214,27 +214,27 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         "http://j%3Ae:s3cret@p",
     ],
 )
-def test_the_password_of_a_wrong_proxy_is_not_shown(tmp_path: Path, proxy: str) -> None:
+def test_proxy_error_contains_no_password(tmp_path: Path, proxy: str) -> None:
     with pytest.raises(ConfigError, match=r"proxy-url '.*' is not supported; use http://HOST:PORT") as caught:
-        loaded(tmp_path, config({"proxy-url": proxy}, {}))
+        load_config(tmp_path, config({"proxy-url": proxy}, {}))
     assert "s3" not in str(caught.value)
 
 
-def test_a_context_can_be_named(tmp_path: Path) -> None:
+def test_context_can_be_named(tmp_path: Path) -> None:
     document = config({}, {}, namespace="here")
     document["contexts"].append({"name": "other", "context": {"cluster": "c", "user": "u", "namespace": "there"}})
-    assert loaded(tmp_path, document).namespace == "here"
-    assert loaded(tmp_path, document, "other").namespace == "there"
-    assert loaded(tmp_path, config({}, {})).namespace == "default"
+    assert load_config(tmp_path, document).namespace == "here"
+    assert load_config(tmp_path, document, "other").namespace == "there"
+    assert load_config(tmp_path, config({}, {})).namespace == "default"
 
 
-def test_a_context_without_a_user_is_anonymous(tmp_path: Path) -> None:
+def test_context_without_a_user_is_anonymous(tmp_path: Path) -> None:
     document = config({}, {})
     document["contexts"][0]["context"].pop("user")
-    assert loaded(tmp_path, document).credential is None
+    assert load_config(tmp_path, document).credential is None
 
 
-def test_the_first_file_to_name_something_wins_whole(tmp_path: Path) -> None:
+def test_first_file_with_a_name_wins(tmp_path: Path) -> None:
     first = config({"server": "https://first"}, {"token": "first"})
     first["current-context"] = ""
     second = config({"server": "https://second", "certificate-authority": "ca"}, {"token": "second", "as": "jane"})
@@ -242,7 +242,7 @@ def test_the_first_file_to_name_something_wins_whole(tmp_path: Path) -> None:
         {"name": "only-second", "cluster": {"server": "https://third", "certificate-authority": "ca"}}
     )
     second["contexts"].append({"name": "third", "context": {"cluster": "only-second", "user": "u"}})
-    paths = [written(tmp_path / "1", first), tmp_path / "missing", written(tmp_path / "2", second)]
+    paths = [write_config(tmp_path / "1", first), tmp_path / "missing", write_config(tmp_path / "2", second)]
     environment = {"KUBECONFIG": ":".join(["", *map(str, paths), str(paths[0])])}
 
     access = kubeconfig.load(environment=environment)
@@ -254,13 +254,13 @@ def test_the_first_file_to_name_something_wins_whole(tmp_path: Path) -> None:
     assert access.credential == StaticToken("first")
 
 
-def test_the_home_directory_is_the_last_place(tmp_path: Path) -> None:
-    written(tmp_path / ".kube", config({}, {}))
+def test_home_directory_is_the_last_default(tmp_path: Path) -> None:
+    write_config(tmp_path / ".kube", config({}, {}))
     assert kubeconfig.load(environment={"HOME": str(tmp_path)}).server == "https://api:6443"
 
 
-def test_the_environment_may_name_a_proxy(tmp_path: Path) -> None:
-    path = written(tmp_path, config({}, {}))
+def test_proxy_may_come_from_the_environment(tmp_path: Path) -> None:
+    path = write_config(tmp_path, config({}, {}))
     environment = {"HTTPS_PROXY": "http://proxy:3128"}
     assert kubeconfig.load(path, environment=environment).proxy_url == "http://proxy:3128"
 
@@ -312,12 +312,12 @@ def test_the_environment_may_name_a_proxy(tmp_path: Path) -> None:
 )
 def test_errors_are_one_line(tmp_path: Path, document: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as raised:
-        loaded(tmp_path, document)
+        load_config(tmp_path, document)
     assert "\n" not in str(raised.value)
     assert str(tmp_path / "config") in str(raised.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_raise(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing cannot be read: .*No such file"):
         kubeconfig.load(tmp_path / "missing", environment={})
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -339,18 +339,18 @@ def pod(tmp_path: Path, *files: str) -> Path:
 INSIDE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
-def test_in_a_pod(tmp_path: Path) -> None:
+def test_in_cluster_config_is_read(tmp_path: Path) -> None:
     access = kubeconfig.in_cluster(pod(tmp_path), INSIDE)
     assert (access.server, access.namespace) == ("https://10.96.0.1:443", "here")
     assert (access.authority, access.credential) == (tmp_path / "ca.crt", TokenFile(tmp_path / "token"))
 
 
-def test_in_a_pod_with_ipv6_and_without_a_namespace_file(tmp_path: Path) -> None:
+def test_in_cluster_config_with_ipv6_and_default_namespace(tmp_path: Path) -> None:
     access = kubeconfig.in_cluster(pod(tmp_path, "token", "ca.crt"), {**INSIDE, "KUBERNETES_SERVICE_HOST": "fd00::1"})
     assert (access.server, access.namespace) == ("https://[fd00::1]:443", "default")
 
 
-def test_not_in_a_pod(tmp_path: Path) -> None:
+def test_in_cluster_config_outside_a_pod_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not in a cluster: KUBERNETES_SERVICE_HOST"):
         kubeconfig.in_cluster(pod(tmp_path), {})
     (tmp_path / "ca.crt").unlink()
@@ -358,8 +358,8 @@ def test_not_in_a_pod(tmp_path: Path) -> None:
         kubeconfig.in_cluster(tmp_path, INSIDE)
 
 
-def test_by_default_a_kubeconfig_wins_over_the_pod(tmp_path: Path) -> None:
-    path = written(tmp_path, config({}, {}))
+def test_kubeconfig_wins_over_in_cluster_config(tmp_path: Path) -> None:
+    path = write_config(tmp_path, config({}, {}))
     assert kubeconfig.default({**INSIDE, "KUBECONFIG": str(path)}).server == "https://api:6443"
     with pytest.raises(ConfigError, match="in a cluster, but /var/run/secrets"):
         kubeconfig.default({**INSIDE, "HOME": str(tmp_path / "nobody")})

@@ -1,4 +1,4 @@
-"""Our reading of kubeconfig files against the official client's, on the same files.
+"""Kubeconfig loading compared with the official client on the same files.
 
 Where the official Python client and kubectl differ we follow kubectl, and the files here steer clear of it: a token
 next to a tokenFile, a current-context in several files, line ends in token files, secrets over plain HTTP, and relative
@@ -31,7 +31,7 @@ from zonewise.kube.wire.access import ClusterAccess
 
 @dataclass(frozen=True)
 class Reading:
-    """What both make of a context."""
+    """Values of a context that both clients read."""
 
     server: str
     authority: bytes
@@ -43,7 +43,7 @@ class Reading:
     key: bytes
 
 
-def ours(access: ClusterAccess) -> Reading:
+def our_reading(access: ClusterAccess) -> Reading:
     identity = asyncio.run(credentials_of(access.credential).current())
     own = access.certificate
     return Reading(
@@ -58,7 +58,7 @@ def ours(access: ClusterAccess) -> Reading:
     )
 
 
-def theirs(files: str, context: str) -> Reading:
+def official_reading(files: str, context: str) -> Reading:
     read = kubernetes.client.Configuration()
     kubernetes.config.load_kube_config(files, context, client_configuration=read, persist_config=False)
     return Reading(
@@ -79,18 +79,20 @@ def _file(path: str | None) -> bytes:
 
 names = st.text("abcdefghij", min_size=1, max_size=4)
 secrets = st.text("ABCdef012-._~", min_size=1, max_size=20)
-PLACES = ("", "pki/", "{root}/")
-"""Where a file may be: beside the kubeconfig, below it, or given in full."""
+LOCATIONS = ("", "pki/", "{root}/")
+"""File location: beside the kubeconfig, below it, or absolute."""
 contents = st.binary(min_size=1, max_size=40).map(base64.b64encode)
 
 
 @st.composite
-def material(draw: st.DrawFn, field: str, files: dict[str, bytes], places: tuple[str, ...] = PLACES) -> dict[str, str]:
-    """Inline, or in a file."""
+def material(
+    draw: st.DrawFn, field: str, files: dict[str, bytes], locations: tuple[str, ...] = LOCATIONS
+) -> dict[str, str]:
+    """Inline data or a file."""
     content = draw(contents)
     if draw(st.booleans()):
         return {f"{field}-data": base64.b64encode(content).decode()}
-    name = draw(st.sampled_from(places)) + f"{field}-{len(files)}"
+    name = draw(st.sampled_from(locations)) + f"{field}-{len(files)}"
     files[name] = content
     return {field: name}
 
@@ -116,7 +118,7 @@ def clusters(draw: st.DrawFn, files: dict[str, bytes]) -> dict[str, Any]:
 
 
 @st.composite
-def users(draw: st.DrawFn, files: dict[str, bytes], places: tuple[str, ...]) -> dict[str, Any]:
+def users(draw: st.DrawFn, files: dict[str, bytes], locations: tuple[str, ...]) -> dict[str, Any]:
     user: dict[str, Any] = {}
     match draw(st.sampled_from(["none", "token", "file", "password"])):
         case "token":
@@ -130,21 +132,21 @@ def users(draw: st.DrawFn, files: dict[str, bytes], places: tuple[str, ...]) -> 
         case _:
             pass
     if draw(st.booleans()):
-        user |= draw(material("client-certificate", files, places)) | draw(material("client-key", files, places))
+        user |= draw(material("client-certificate", files, locations)) | draw(material("client-key", files, locations))
     return user
 
 
 @st.composite
 def kubeconfigs(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, bytes]]]:
     """One to three files; names may repeat between them."""
-    made = []
+    configs = []
     count = draw(st.integers(1, 3))
-    places = PLACES if count == 1 else ("{root}/",)
+    locations = LOCATIONS if count == 1 else ("{root}/",)
     for _ in range(count):
         files: dict[str, bytes] = {}
         named = {name: draw(clusters(files)) for name in draw(st.lists(names, unique=True, min_size=1, max_size=2))}
         people = {
-            name: draw(users(files, places)) for name in draw(st.lists(names, unique=True, min_size=1, max_size=2))
+            name: draw(users(files, locations)) for name in draw(st.lists(names, unique=True, min_size=1, max_size=2))
         }
         contexts = {
             name: {"cluster": draw(st.sampled_from([*named])), "user": draw(st.sampled_from([*people]))}
@@ -157,12 +159,12 @@ def kubeconfigs(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, bytes]]
             "users": [{"name": name, "user": user} for name, user in people.items()],
             "contexts": [{"name": name, "context": context} for name, context in contexts.items()],
         }
-        made.append((document, files))
-    return made
+        configs.append((document, files))
+    return configs
 
 
 def write(root: Path, documents: list[tuple[dict[str, Any], dict[str, bytes]]]) -> str:
-    """Each kubeconfig in a directory of its own, with the files it names."""
+    """Write each kubeconfig to its own directory, with the files it names."""
     paths = []
     for number, (document, files) in enumerate(documents):
         folder = root / f"at-{number}"
@@ -177,11 +179,15 @@ def write(root: Path, documents: list[tuple[dict[str, Any], dict[str, bytes]]]) 
 
 @settings(deadline=None, max_examples=25)
 @given(kubeconfigs())
-def test_generated_files(documents: list[tuple[dict[str, Any], dict[str, bytes]]]) -> None:
+def test_generated_files_are_read_like_the_official_client(
+    documents: list[tuple[dict[str, Any], dict[str, bytes]]],
+) -> None:
     with tempfile.TemporaryDirectory() as root:
         files = write(Path(root), documents)
         for context in {item["name"] for document, _ in documents for item in document["contexts"]}:
-            assert ours(kubeconfig.load(context=context, environment={"KUBECONFIG": files})) == theirs(files, context)
+            assert our_reading(kubeconfig.load(context=context, environment={"KUBECONFIG": files})) == official_reading(
+                files, context
+            )
 
 
 def exec_config(folder: Path, api_version: str, status: dict[str, str]) -> Path:
@@ -201,25 +207,25 @@ def exec_config(folder: Path, api_version: str, status: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_an_exec_plugin_s_token(tmp_path: Path, version: str) -> None:
+def test_exec_plugin_token_is_read_like_the_official_client(tmp_path: Path, version: str) -> None:
     path = exec_config(tmp_path, f"client.authentication.k8s.io/{version}", {"token": "from-plugin"})
-    assert ours(kubeconfig.load(path)) == theirs(str(path), "it")
-    assert ours(kubeconfig.load(path)).authorization == "Bearer from-plugin"
+    assert our_reading(kubeconfig.load(path)) == official_reading(str(path), "it")
+    assert our_reading(kubeconfig.load(path)).authorization == "Bearer from-plugin"
 
 
-def test_an_exec_plugin_s_certificate(tmp_path: Path) -> None:
+def test_exec_plugin_certificate_is_read_like_the_official_client(tmp_path: Path) -> None:
     issued = trustme.CA().issue_cert("me@example.com")
     certificate, key = issued.cert_chain_pems[0].bytes().decode(), issued.private_key_pem.bytes().decode()
     status = {"clientCertificateData": certificate, "clientKeyData": key}
     path = exec_config(tmp_path, "client.authentication.k8s.io/v1", status)
-    official = theirs(str(path), "it")
+    official = official_reading(str(path), "it")
     identity = asyncio.run(credentials_of(kubeconfig.load(path).credential).current())
     assert identity.certificate == official.certificate + b"\n" + official.key
     assert identity.authorization == official.authorization == ""
 
 
 @pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1"])
-def test_in_a_pod(tmp_path: Path, host: str) -> None:
+def test_in_cluster_config_is_read_like_the_official_client(tmp_path: Path, host: str) -> None:
     (tmp_path / "token").write_text("t0k3n")
     (tmp_path / "ca.crt").write_text("pem")
     environment = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
@@ -227,7 +233,7 @@ def test_in_a_pod(tmp_path: Path, host: str) -> None:
     loader = InClusterConfigLoader(str(tmp_path / "token"), str(tmp_path / "ca.crt"), environ=environment)
     loader.load_and_set(official)
 
-    reading = ours(kubeconfig.in_cluster(tmp_path, environment))
+    reading = our_reading(kubeconfig.in_cluster(tmp_path, environment))
     assert reading.server == official.host
     assert reading.authority == _file(official.ssl_ca_cert)
     assert reading.authorization.lower() == official.api_key["BearerToken"].lower()

@@ -1,4 +1,4 @@
-"""Where our servers listen, tried over loopback of both families."""
+"""Listening addresses of the servers, over IPv4 and IPv6 loopback."""
 
 import socket
 import ssl
@@ -13,7 +13,7 @@ from zonewise.kube.server.admission import AdmissionServer
 from zonewise.kube.server.health import Health
 
 
-async def answers(host: str, port: int) -> bool:
+async def responds(host: str, port: int) -> bool:
     async with aiohttp.ClientSession() as session:
         try:
             async with session.get(f"http://{host}:{port}/livez") as answer:
@@ -22,32 +22,32 @@ async def answers(host: str, port: int) -> bool:
             return False
 
 
-async def test_by_default_health_is_served_on_one_port_of_both_families() -> None:
+async def test_health_listens_on_both_families_by_default() -> None:
     async with health.serve(Health(), HealthListen().host, HealthListen().port) as port:
-        assert [await answers("127.0.0.1", port), await answers("[::1]", port)] == [True, True]
+        assert [await responds("127.0.0.1", port), await responds("[::1]", port)] == [True, True]
 
 
 @pytest.mark.parametrize(("host", "served"), [("127.0.0.1", [True, False]), ("::1", [False, True])])
-async def test_an_address_asked_for_is_the_only_one(host: str, served: list[bool]) -> None:
+async def test_given_address_is_the_only_one(host: str, served: list[bool]) -> None:
     async with health.serve(Health(), host) as port:
-        assert [await answers("127.0.0.1", port), await answers("[::1]", port)] == served
+        assert [await responds("127.0.0.1", port), await responds("[::1]", port)] == served
 
 
-async def test_a_machine_without_ipv6_serves_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_without_ipv6_serves_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     async with health.serve(Health()) as port:
-        assert [await answers("127.0.0.1", port), await answers("[::1]", port)] == [True, False]
+        assert [await responds("127.0.0.1", port), await responds("[::1]", port)] == [True, False]
 
 
-async def test_admission_is_served_on_one_port_of_both_families() -> None:
+async def test_admission_listens_on_both_families() -> None:
     async with AdmissionServer([], ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), port=0) as server:
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, server.port), timeout=30).close()
 
 
-@pytest.mark.parametrize("taken", ["127.0.0.1", "::1", None])
-async def test_a_port_taken_in_one_family_is_taken(taken: str | None) -> None:
-    async with health.serve(Health(), taken) as port:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", None])
+async def test_port_in_use_in_one_family_is_an_error(host: str | None) -> None:
+    async with health.serve(Health(), host) as port:
         with pytest.raises(
             ZonewiseError, match=r"health and metrics: Address already in use .*; choose a free address"
         ):
@@ -55,7 +55,7 @@ async def test_a_port_taken_in_one_family_is_taken(taken: str | None) -> None:
                 pass
 
 
-async def test_a_foreign_host_is_a_one_line_error() -> None:
+async def test_foreign_host_is_a_one_line_error() -> None:
     with pytest.raises(ZonewiseError, match=r"health and metrics: .*192\.0\.2\.1.*; choose a free address"):
         async with health.serve(Health(), "192.0.2.1"):
             pass

@@ -1,4 +1,4 @@
-"""The manager's order of start and shutdown, and what ends its parts. Nothing listens at its server's address."""
+"""Manager: order of start and shutdown, and failures of parts. No server listens at the API address."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -38,7 +38,7 @@ async def failing() -> None:
     raise OSError("a part failed")
 
 
-async def test_shutdown_is_part_then_watches_then_server_then_events() -> None:
+async def test_shutdown_order_is_part_watches_server_events() -> None:
     manager, log = make_manager(), list[str]()
     watch = f"watch {manager.caches.of(NODES).name}"
     manager.recorder("zonewise.dev/test")
@@ -71,7 +71,7 @@ async def test_shutdown_is_part_then_watches_then_server_then_events() -> None:
     assert "events" not in running_tasks()
 
 
-async def test_a_part_that_fails_ends_the_others() -> None:
+async def test_failing_part_ends_the_others() -> None:
     manager, log = make_manager(), list[str]()
     manager.add("steady", part(log, "steady"))
     manager.add("failing", failing)
@@ -81,13 +81,13 @@ async def test_a_part_that_fails_ends_the_others() -> None:
     assert log == ["steady starts", "steady ends"]
 
 
-async def test_run_returns_when_every_part_has() -> None:
+async def test_run_returns_when_every_part_has_returned() -> None:
     manager = make_manager()
     manager.add("short", lambda: asyncio.sleep(0))
     await manager.run()
 
 
-async def test_a_leader_s_failing_work_ends_its_other_work() -> None:
+async def test_failing_leader_work_ends_the_other_leader_work() -> None:
     log = list[str]()
     with pytest.raises(ExceptionGroup) as raised:
         await make_manager().leader(None).run(part(log, "steady"), failing)
@@ -95,7 +95,7 @@ async def test_a_leader_s_failing_work_ends_its_other_work() -> None:
     assert log == ["steady starts", "steady ends"]
 
 
-async def test_writes_need_the_lease_where_there_is_one() -> None:
+async def test_writes_of_leader_work_need_the_lease() -> None:
     manager = make_manager()
     leader = manager.leader(LeaseConfig(name="test"))
     assert not leader.is_alone
@@ -106,7 +106,7 @@ async def test_writes_need_the_lease_where_there_is_one() -> None:
     assert alone.guarded(manager.client) is manager.client
 
 
-async def test_a_part_starts_when_its_own_watches_are_synced() -> None:
+async def test_part_starts_when_its_watches_are_synced() -> None:
     manager = make_manager()
     pods = manager.caches.of(PODS)
     manager.caches.of(NODES)

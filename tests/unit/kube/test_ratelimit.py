@@ -1,4 +1,4 @@
-"""A token bucket never lets more through than burst + qps x time, and serves in order."""
+"""Token bucket: at most burst + qps x time, in order."""
 
 import asyncio
 
@@ -10,20 +10,20 @@ from zonewise.kube.client.ratelimit import Limiter
 from zonewise.kube.decide.token_bucket import TokenBucket
 
 
-def test_a_burst_passes_then_the_rate_holds() -> None:
+def test_burst_passes_then_the_rate_applies() -> None:
     bucket = TokenBucket(qps=10, burst=3, now=100.0)
     waits = [bucket.take(100.0) for _ in range(6)]
     assert waits == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
 
 
-def test_rest_fills_the_bucket_up_to_its_burst() -> None:
+def test_idle_time_refills_up_to_the_burst() -> None:
     bucket = TokenBucket(qps=10, burst=2, now=0.0)
     for _ in range(2):
         bucket.take(0.0)
     assert [bucket.take(60.0) for _ in range(3)] == pytest.approx([0, 0, 0.1])
 
 
-def test_a_cancelled_waiter_returns_its_token() -> None:
+def test_cancelled_waiter_returns_its_token() -> None:
     bucket = TokenBucket(qps=1, burst=1, now=0.0)
     bucket.take(0.0)
     assert bucket.take(0.0) == 1
@@ -31,14 +31,14 @@ def test_a_cancelled_waiter_returns_its_token() -> None:
     assert bucket.take(0.0) == 1
 
 
-def test_giving_back_never_overfills() -> None:
+def test_returned_tokens_never_exceed_the_burst() -> None:
     bucket = TokenBucket(qps=1, burst=1, now=0.0)
     bucket.give_back(0.0)
     assert [bucket.take(0.0), bucket.take(0.0)] == [0, 1]
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_limit_that_lets_nothing_through_is_refused(qps: float, burst: int) -> None:
+def test_limit_of_zero_is_refused(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match=f"qps={qps} and burst={burst}"):
         TokenBucket(qps, burst, 0.0)
 
@@ -48,7 +48,7 @@ def test_a_limit_that_lets_nothing_through_is_refused(qps: float, burst: int) ->
     burst=st.integers(1, 50),
     steps=st.lists(st.floats(0, 10), min_size=1, max_size=80),
 )
-def test_no_window_holds_more_than_burst_plus_rate(qps: float, burst: int, steps: list[float]) -> None:
+def test_no_window_exceeds_burst_plus_rate(qps: float, burst: int, steps: list[float]) -> None:
     bucket = TokenBucket(qps, burst, 0.0)
     now, served = 0.0, []
     for step in steps:
@@ -61,18 +61,18 @@ def test_no_window_holds_more_than_burst_plus_rate(qps: float, burst: int, steps
 
 
 @given(times=st.lists(st.floats(0, 100), min_size=1, max_size=30))
-def test_a_clock_that_stands_or_steps_back_gains_nothing(times: list[float]) -> None:
+def test_stopped_or_backward_clock_adds_no_tokens(times: list[float]) -> None:
     bucket = TokenBucket(qps=1, burst=1, now=100.0)
     assert [bucket.take(now) for now in times] == pytest.approx(list(range(len(times))))
 
 
-async def test_the_limiter_says_how_long_it_waited() -> None:
+async def test_limiter_returns_its_waiting_time() -> None:
     limiter = Limiter(qps=1000, burst=1)
     assert await limiter.wait() == 0
     assert 0 < await limiter.wait() <= 0.001
 
 
-async def test_a_cancelled_wait_leaves_its_place() -> None:
+async def test_cancelled_wait_frees_its_turn() -> None:
     limiter = Limiter(qps=0.01, burst=1)
     await limiter.wait()
     waiting = asyncio.create_task(limiter.wait())

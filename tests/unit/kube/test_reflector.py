@@ -1,4 +1,4 @@
-"""Playbooks of the list/watch machine: what is fed, and exactly which commands and changes come of it."""
+"""Reflector state machine: inputs, and the exact commands and changes they produce."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zonewise.objects import ConfigMap, Metadata
 from zonewise.objects.change import Change
 
 
-def test_the_first_command_is_a_streaming_list_of_the_most_recent_state() -> None:
+def test_first_command_is_a_streaming_list() -> None:
     assert Play().next() == streamed("")
 
 
-def test_a_streaming_list_shows_nothing_until_its_end_then_everything() -> None:
+def test_streaming_list_becomes_visible_at_its_end() -> None:
     play = Play()
     play.next()
     assert play.watched(added("a", 3), added("b", 7), bookmark(7)) == []
@@ -35,13 +35,13 @@ def test_changes_during_a_streaming_list_are_part_of_it() -> None:
     assert play.watched(bookmark(7, ends_list=True)) == [Change(key("b"), None, config("b", 6))]
 
 
-def test_a_streaming_list_continues_as_a_watch() -> None:
+def test_streaming_list_continues_as_a_watch() -> None:
     play = Play().synced_by_stream("a")
     assert play.watched(added("b", 11)) == [Change(key("b"), None, config("b", 11))]
     assert play.reflector.resource_version == "11"
 
 
-def test_pages_show_nothing_until_the_last() -> None:
+def test_paged_list_becomes_visible_with_the_last_page() -> None:
     play = Play()
     play.next()
     play.failed(BadRequest("unknown parameter", status=400))
@@ -56,7 +56,7 @@ def test_pages_show_nothing_until_the_last() -> None:
     assert play.next() == resumed(8)
 
 
-def test_a_refused_streaming_list_is_not_asked_for_again() -> None:
+def test_refused_streaming_list_is_not_requested_again() -> None:
     play = Play().synced_by_pages("a", version=10)
     assert play.next() == resumed(10)
     play.failed(GONE)
@@ -64,7 +64,7 @@ def test_a_refused_streaming_list_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("error", [RESET, ServerTimeout("busy", status=504)])
-def test_streaming_lists_that_never_end_give_way_to_pages_once(error: ApiError) -> None:
+def test_failing_streaming_lists_fall_back_to_pages_once(error: ApiError) -> None:
     play = Play()
     for _ in range(2):
         assert play.next_request() == streamed("")
@@ -77,7 +77,7 @@ def test_streaming_lists_that_never_end_give_way_to_pages_once(error: ApiError) 
     assert play.next_request() == streamed("5")
 
 
-def test_a_streaming_list_closed_before_its_end_is_no_list() -> None:
+def test_streaming_list_closed_early_is_discarded() -> None:
     play = Play()
     play.next()
     play.watched(added("a", 3))
@@ -87,7 +87,7 @@ def test_a_streaming_list_closed_before_its_end_is_no_list() -> None:
     assert play.watched(added("b", 4), bookmark(5, ends_list=True)) == [Change(key("b"), None, config("b", 4))]
 
 
-def test_streaming_lists_closed_before_their_end_give_way_to_pages() -> None:
+def test_streaming_lists_closed_early_fall_back_to_pages() -> None:
     play = Play()
     for _ in range(2):
         assert play.next_request() == streamed("")
@@ -113,14 +113,14 @@ def test_bookmarks_move_the_resource_version_forward_only() -> None:
     assert play.next() == resumed(40)
 
 
-def test_resource_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+def test_non_numeric_resource_versions_are_accepted() -> None:
     play = Play().synced_by_stream("a")
     play.watched(WatchEvent(EventType.BOOKMARK, ConfigMap(metadata=Metadata(resource_version="v-b"))))
     play.watched(WatchEvent(EventType.BOOKMARK, ConfigMap(metadata=Metadata(resource_version="v-a"))))
     assert play.reflector.resource_version == "v-a"
 
 
-def test_a_watch_that_the_server_ends_is_resumed_at_once() -> None:
+def test_watch_ended_by_the_server_resumes_at_once() -> None:
     play = Play().synced_by_stream("a")
     play.closed(after=300)
     assert play.next() == resumed(10)
@@ -128,7 +128,7 @@ def test_a_watch_that_the_server_ends_is_resumed_at_once() -> None:
     assert play.next() == resumed(10)
 
 
-def test_a_watch_that_ends_as_soon_as_it_began_is_a_failure() -> None:
+def test_watch_that_ends_immediately_is_a_failure() -> None:
     play = Play().synced_by_stream("a")
     play.closed()
     assert play.next() == resumed(10)

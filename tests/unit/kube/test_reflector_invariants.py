@@ -1,4 +1,4 @@
-"""The list/watch machine against a model of an API server with history, replicas that lag, compactions and faults.
+"""Reflector against a model of an API server with history, lagging replicas, compactions and faults.
 
 Whatever happens, what readers see is the whole state of the server at the resource version that the machine claims, and
 that version never goes back.
@@ -64,7 +64,7 @@ class ModelServer:
         return state
 
     def list_version(self, not_older_than: str) -> int:
-        """A consistent read is of now; others are of the replica's past, which may not reach far enough."""
+        """A consistent read is current; other reads are from a lagging replica, which may be too old."""
         version = self.version if not not_older_than else max(0, self.version - self.lag)
         if not_older_than and version < int(not_older_than):
             too_large = ErrorDetails(causes=(ErrorCause(reason="ResourceVersionTooLarge"),))
@@ -72,7 +72,7 @@ class ModelServer:
         return version
 
     def list(self, request: List) -> Iterator[list[ConfigMap] | int]:
-        """Pages of two, then the list's version."""
+        """Pages of two items, then the list's version."""
         version = self.list_version(request.resource_version)
         items = list(self.state_at(version).values())
         size = 2 if request.page_size else max(1, len(items))
@@ -83,7 +83,7 @@ class ModelServer:
         yield version
 
     def watch(self, request: Watch) -> Iterator[WatchEvent[ConfigMap] | None]:
-        """`None` while there is nothing to say."""
+        """`None` while there is no event."""
         version = int(request.resource_version or 0)
         if request.initial_events:
             if not self.streams_lists:
@@ -112,7 +112,7 @@ class ListWatch(RuleBasedStateMachine):
         self.now = 0.0
         self.replayed: State = {}
         self.newest = 0
-        self.answers: Iterator[object] | None = None
+        self.responses: Iterator[object] | None = None
 
     @rule(name=NAMES)
     def put(self, name: str) -> None:
@@ -136,25 +136,25 @@ class ListWatch(RuleBasedStateMachine):
 
     @rule(chance=st.floats(0, 0.999))
     def connection_lost(self, chance: float) -> None:
-        if self.answers is not None:
+        if self.responses is not None:
             self.end(Unreachable("reset"), chance)
 
     @rule(chance=st.floats(0, 0.999))
     def server_ends_the_watch(self, chance: float) -> None:
-        if self.answers is not None and isinstance(self.reflector._request, Watch):
+        if self.responses is not None and isinstance(self.reflector._request, Watch):
             self.end(None, chance)
 
     @rule(steps=st.integers(1, 8), chance=st.floats(0, 0.999))
-    def go_on(self, steps: int, chance: float) -> None:
+    def advance(self, steps: int, chance: float) -> None:
         for _ in range(steps):
             self.step(chance)
 
     def step(self, chance: float) -> None:
-        if self.answers is None:
+        if self.responses is None:
             self.ask(chance)
             return
         try:
-            self.feed(next(self.answers))
+            self.feed(next(self.responses))
         except ApiError as error:
             self.end(error, chance)
 
@@ -164,22 +164,22 @@ class ListWatch(RuleBasedStateMachine):
                 assert 0 < seconds < 61
                 self.now += seconds
             case List() as request:
-                self.answers = self.server.list(request)
+                self.responses = self.server.list(request)
             case Watch() as request:
-                self.answers = self.server.watch(request)
+                self.responses = self.server.watch(request)
 
-    def feed(self, answer: object) -> None:
-        match answer:
+    def feed(self, response: object) -> None:
+        match response:
             case WatchEvent():
-                self.replay(self.reflector.watched(answer, self.now))
+                self.replay(self.reflector.watched(response, self.now))
             case list():
-                self.reflector.page(answer, self.now)
+                self.reflector.page(response, self.now)
             case int():
-                self.replay(self.reflector.listed(str(answer)))
-                self.answers = None
+                self.replay(self.reflector.listed(str(response)))
+                self.responses = None
 
     def end(self, error: ApiError | None, chance: float) -> None:
-        self.answers = None
+        self.responses = None
         if error is None:
             self.reflector.closed(self.now, chance)
         else:
@@ -201,24 +201,24 @@ class ListWatch(RuleBasedStateMachine):
         assert self.reflector.objects == (self.server.state_at(version) if self.reflector.synced else {})
 
     @invariant()
-    def the_version_never_goes_back(self) -> None:
+    def version_never_decreases(self) -> None:
         version = int(self.reflector.resource_version or 0)
         assert version >= self.newest
         self.newest = version
 
     @invariant()
-    def the_changes_add_up(self) -> None:
+    def changes_replay_to_the_state(self) -> None:
         assert self.replayed == self.reflector.objects
 
     def teardown(self) -> None:
-        """Once the faults end, it catches up."""
+        """After the faults end, the reflector catches up."""
         if not hasattr(self, "server"):
             return
         self.server.lag = 0
         for _ in range(200):
             self.step(0.0)
         assert self.reflector.objects == self.server.state_at(self.server.version)
-        self.the_changes_add_up()
+        self.changes_replay_to_the_state()
 
 
 TestListWatch = ListWatch.TestCase

@@ -1,4 +1,4 @@
-"""Playbooks of the list/watch machine when things go wrong: what is lost, what is kept, and how long it waits."""
+"""Reflector state machine under errors: resume or relist, kept state, and waits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from zonewise.objects import ConfigMap
 from zonewise.objects.change import Change
 
 
-def test_a_lost_connection_is_resumed_from_the_last_version_after_a_wait() -> None:
+def test_lost_connection_resumes_from_the_last_version_after_a_wait() -> None:
     play = Play().synced_by_stream("a")
     play.watched(added("b", 11))
     play.failed(RESET)
@@ -55,7 +55,7 @@ def test_a_lost_connection_is_resumed_from_the_last_version_after_a_wait() -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "keeps_place"),
+    ("error", "resumes"),
     [
         (RESET, True),
         (DeadlineExceeded("no answer within 30 s"), True),
@@ -70,24 +70,22 @@ def test_a_lost_connection_is_resumed_from_the_last_version_after_a_wait() -> No
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ApiError) else "",
 )
-def test_trouble_that_passes_keeps_our_place_and_any_other_answer_loses_it(error: ApiError, keeps_place: bool) -> None:
+def test_transient_error_resumes_and_any_other_relists(error: ApiError, resumes: bool) -> None:
     play = Play().synced_by_stream("a")
     play.closed()
     play.next_request()
     play.failed(error)
     assert isinstance(play.next(), Wait)
-    assert play.next() == (resumed(10) if keeps_place else streamed("10"))
+    assert play.next() == (resumed(10) if resumes else streamed("10"))
 
 
 @pytest.mark.parametrize(
-    ("bookmarked", "silent_seconds", "keeps_place"),
+    ("bookmarked", "silent_seconds", "resumes"),
     [(False, BOOKMARKS_DUE_SECONDS, False), (False, BOOKMARKS_DUE_SECONDS - 1, True), (True, 90.0, True)],
     ids=["no bookmark when due", "not due yet", "silent later"],
 )
-def test_a_watch_without_even_a_bookmark_loses_our_place(
-    bookmarked: bool, silent_seconds: float, keeps_place: bool
-) -> None:
-    """A server whose history ends before our version, as after a restored backup, accepts the watch and tells nothing."""
+def test_watch_without_any_bookmark_relists(bookmarked: bool, silent_seconds: float, resumes: bool) -> None:
+    """A server whose history ends before our version, as after a restored backup, accepts the watch and sends nothing."""
     play = Play().synced_by_stream("a")
     play.closed()
     play.next_request()
@@ -97,12 +95,12 @@ def test_a_watch_without_even_a_bookmark_loses_our_place(
         play.watched(bookmark(10))
     play.now += silent_seconds
     play.failed(Unreachable("nothing came"))
-    assert play.next_request() == (resumed(10) if keeps_place else streamed("10"))
+    assert play.next_request() == (resumed(10) if resumes else streamed("10"))
 
 
-def test_a_410_relists_and_readers_keep_the_old_state_meanwhile() -> None:
+def test_410_relists_and_keeps_the_old_state_until_then() -> None:
     play = Play().synced_by_stream("kept", "changed", "removed")
-    kept = play.reflector.objects[key("kept")]
+    unchanged = play.reflector.objects[key("kept")]
     play.failed(GONE)
     assert play.next() == Wait(0.25)
     assert play.next() == streamed("10")
@@ -115,10 +113,10 @@ def test_a_410_relists_and_readers_keep_the_old_state_meanwhile() -> None:
         Change(key("new"), None, config("new", 16)),
     ]
     assert play.names() == {"kept", "changed", "new"}
-    assert play.reflector.objects[key("kept")] is kept
+    assert play.reflector.objects[key("kept")] is unchanged
 
 
-def test_an_object_recreated_while_we_were_away_is_removed_then_added() -> None:
+def test_object_recreated_during_an_outage_is_removed_then_added() -> None:
     play = Play().synced_by_stream("a")
     play.failed(GONE)
     play.next_request()
@@ -130,7 +128,7 @@ def test_an_object_recreated_while_we_were_away_is_removed_then_added() -> None:
     ]
 
 
-def test_an_unfinished_relist_leaves_no_trace() -> None:
+def test_incomplete_relist_changes_nothing() -> None:
     play = Play().synced_by_stream("a")
     play.failed(GONE)
     play.next_request()
@@ -140,7 +138,7 @@ def test_an_unfinished_relist_leaves_no_trace() -> None:
     assert play.watched(added("a", 10), bookmark(14, ends_list=True)) == []
 
 
-def test_pages_that_expire_are_fetched_again_as_one() -> None:
+def test_expired_pages_fall_back_to_an_unpaged_list() -> None:
     play = Play().synced_by_pages("a", version=10)
     play.next()
     play.failed(GONE)
@@ -156,7 +154,7 @@ def test_pages_that_expire_are_fetched_again_as_one() -> None:
 
 
 @pytest.mark.parametrize("error", [GONE, TOO_LARGE, StaleList("older")], ids=["gone", "too large", "stale"])
-def test_a_list_from_an_unknown_version_becomes_a_consistent_read(error: ApiError) -> None:
+def test_list_at_an_unknown_version_becomes_a_consistent_read(error: ApiError) -> None:
     play = Play().synced_by_pages("a", version=10)
     play.next()
     play.failed(GONE)
@@ -165,7 +163,7 @@ def test_a_list_from_an_unknown_version_becomes_a_consistent_read(error: ApiErro
     assert play.next_request() == List("", PAGE_SIZE)
 
 
-def test_a_list_older_than_what_we_have_seen_is_not_taken() -> None:
+def test_list_older_than_the_cache_is_rejected() -> None:
     play = Play().synced_by_stream("a")
     play.failed(GONE)
     play.next_request()
@@ -175,8 +173,8 @@ def test_a_list_older_than_what_we_have_seen_is_not_taken() -> None:
     assert (play.names(), play.reflector.resource_version) == ({"a"}, "10")
 
 
-def test_a_consistent_read_is_the_truth_even_if_older() -> None:
-    """An etcd restored from a backup starts again from a version of the past."""
+def test_consistent_read_is_accepted_even_if_older() -> None:
+    """An etcd restored from a backup continues from an older version."""
     play = Play().synced_by_stream("a", "lost")
     play.failed(GONE)
     play.next_request()
@@ -204,14 +202,14 @@ def test_waits_double_up_to_a_limit_and_never_overflow() -> None:
 
 
 @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 0.25), (0.5, 0.375), (0.999, 0.49975)])
-def test_waits_are_spread_by_chance(chance: float, seconds: float) -> None:
+def test_waits_are_jittered(chance: float, seconds: float) -> None:
     reflector: Reflector[ConfigMap] = Reflector()
     reflector.next(0.0, 0.0)
     reflector.failed(RESET, 0.0, chance)
     assert reflector.next(0.0, 0.0) == Wait(pytest.approx(seconds))
 
 
-def test_the_lifetime_of_watches_is_spread_by_chance() -> None:
+def test_watch_lifetimes_are_jittered() -> None:
     reflector: Reflector[ConfigMap] = Reflector()
     assert reflector.next(0.0, 0.5) == Watch("", initial_events=True, timeout_seconds=450)
 
@@ -219,7 +217,7 @@ def test_the_lifetime_of_watches_is_spread_by_chance() -> None:
 @pytest.mark.parametrize(
     ("healthy_seconds", "wait"), [(HEALTHY_SECONDS - 1, 1.0), (HEALTHY_SECONDS, 0.25)], ids=["too short", "healthy"]
 )
-def test_waits_start_over_after_a_healthy_period(healthy_seconds: float, wait: float) -> None:
+def test_back_off_resets_after_a_healthy_period(healthy_seconds: float, wait: float) -> None:
     play = Play()
     for _ in range(2):
         play.next_request()
@@ -234,7 +232,7 @@ def test_waits_start_over_after_a_healthy_period(healthy_seconds: float, wait: f
     assert play.next() == Wait(wait)
 
 
-def test_a_long_outage_is_no_healthy_period() -> None:
+def test_long_outage_does_not_reset_the_back_off() -> None:
     play = Play().synced_by_stream("a")
     waits = []
     for _ in range(4):
@@ -259,15 +257,15 @@ def test_repeated_410s_back_off() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(("asked", "wait"), [(7, 7.25), (86_400, LONGEST_WAIT_SECONDS + 0.25)])
-def test_the_servers_retry_after_is_kept_within_reason(asked: int, wait: float) -> None:
+@pytest.mark.parametrize(("retry_after_seconds", "wait"), [(7, 7.25), (86_400, LONGEST_WAIT_SECONDS + 0.25)])
+def test_retry_after_is_honoured_up_to_a_limit(retry_after_seconds: int, wait: float) -> None:
     play = Play()
     play.next()
-    play.failed(TooManyRequests("busy", status=429, details=ErrorDetails(retry_after_seconds=asked)))
+    play.failed(TooManyRequests("busy", status=429, details=ErrorDetails(retry_after_seconds=retry_after_seconds)))
     assert play.next() == Wait(wait)
 
 
-def test_any_event_resets_staleness() -> None:
+def test_every_event_resets_staleness() -> None:
     play = Play()
     assert play.reflector.heard_at is None
     play.next()
@@ -285,7 +283,7 @@ def test_any_event_resets_staleness() -> None:
     assert play.reflector.heard_at == 5.0
 
 
-def test_a_reader_may_ask_for_pages() -> None:
+def test_pages_can_be_requested() -> None:
     machine: Reflector[ConfigMap] = Reflector(page_size=2000)
     assert machine.next(0.0, 0.0) == List("", 2000)
     machine.page([config("a", 3)], 1.0)

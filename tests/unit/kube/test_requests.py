@@ -1,4 +1,4 @@
-"""What each verb sends."""
+"""HTTP request of each verb."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ def body(call: ApiRequest) -> Any:
     return json.loads(call.body)
 
 
-def test_get() -> None:
+def test_get_request() -> None:
     call = requests.get(LEASES, "x", "kube-system", None)
     assert (call.method, call.path) == ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x")
     assert call.query == {}
@@ -55,18 +55,18 @@ def test_get() -> None:
         pytest.param(Selection(), {"page_size": 0, "resource_version": ""}, {"resourceVersion": ""}, id="latest"),
     ],
 )
-def test_list(selection: Selection, options: dict[str, Any], query: dict[str, str]) -> None:
+def test_list_query(selection: Selection, options: dict[str, Any], query: dict[str, str]) -> None:
     call = requests.list_page(PODS, selection, **{"resource_version": None, "after": "", **options})
     assert (call.method, call.path, call.query) == ("GET", "/api/v1/pods", query)
 
 
-def test_a_list_names_its_namespace() -> None:
+def test_list_action_names_its_namespace() -> None:
     call = requests.list_page(PODS, Selection("kube-system"), page_size=0, resource_version=None, after="")
     assert call.path == "/api/v1/namespaces/kube-system/pods"
     assert call.action == "list of pods in kube-system"
 
 
-def test_watch() -> None:
+def test_watch_query() -> None:
     call = requests.watch(PODS, Selection(), resource_version="5", initial_events=False, timeout_seconds=60)
     assert call.query == {
         "watch": "true",
@@ -104,7 +104,7 @@ def test_create_adds_the_type() -> None:
         ({"generateName": "x-", "namespace": "a"}, "", "a", "create of configmaps a/x-"),
     ],
 )
-def test_the_namespace_is_the_argument_else_the_body_s(
+def test_namespace_is_the_argument_or_the_bodys(
     metadata: dict[str, str], namespace: str, path: str, action: str
 ) -> None:
     call = requests.create(CONFIG_MAPS, {"metadata": metadata}, namespace, OPTIONS)
@@ -127,12 +127,12 @@ def test_update_goes_to_the_object_or_its_subresource() -> None:
         pytest.param({"metadata": {"name": "x"}, "items": [[Pod()]]}, id="a view deep inside"),
     ],
 )
-def test_an_update_refuses_views(views: Any) -> None:
+def test_update_refuses_views(views: Any) -> None:
     with pytest.raises(TypeError, match=r"Resource.whole\(\)"):
         requests.update(PODS, views, "a", "", OPTIONS)
 
 
-def test_other_bodies_are_mappings() -> None:
+def test_non_mapping_bodies_are_refused() -> None:
     view: Any = Pod()
     with pytest.raises(TypeError, match="plain JSON, not Pod"):
         requests.create(PODS, view, "a", OPTIONS)
@@ -160,7 +160,7 @@ def test_other_bodies_are_mappings() -> None:
         ),
     ],
 )
-def test_patch(change: Patch, content_type: str, sent: Any, query: dict[str, str]) -> None:
+def test_patch_request(change: Patch, content_type: str, sent: Any, query: dict[str, str]) -> None:
     call = requests.patch(CONFIG_MAPS, "x", change, "a", "", OPTIONS)
     assert (call.method, call.path) == ("PATCH", "/api/v1/namespaces/a/configmaps/x")
     assert call.content_type == f"application/{content_type}"
@@ -179,18 +179,18 @@ def test_patch(change: Patch, content_type: str, sent: Any, query: dict[str, str
         ({"dry_run": True}, {"dryRun": ["All"]}),
     ],
 )
-def test_delete_options(given: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_delete_options_body(given: dict[str, Any], sent: dict[str, Any]) -> None:
     call = requests.delete(PODS, "x", "a", requests.delete_options(**given))
     assert (call.method, call.path) == ("DELETE", "/api/v1/namespaces/a/pods/x")
     assert body(call) == {"apiVersion": "v1", "kind": "DeleteOptions", **sent}
 
 
-def test_delete_collection() -> None:
+def test_delete_collection_request() -> None:
     call = requests.delete_collection(PODS, Selection("a", "x=y"), requests.delete_options())
     assert (call.method, call.path, call.query) == ("DELETE", "/api/v1/namespaces/a/pods", {"labelSelector": "x=y"})
 
 
-def test_an_eviction_is_never_repeated_by_itself() -> None:
+def test_eviction_is_never_retried_automatically() -> None:
     call = requests.evict("x", "a", requests.delete_options(uid="u"), dry_run=True)
     assert (call.path, call.query) == ("/api/v1/namespaces/a/pods/x/eviction", {"dryRun": "All"})
     assert not call.repeatable
@@ -214,7 +214,7 @@ def test_missing_fields_are_refused_before_sending(make: Any, says: str) -> None
         make()
 
 
-def test_an_unnamed_call_is_called_by_its_path() -> None:
+def test_raw_call_is_named_by_its_path() -> None:
     assert ApiRequest(verb="get", method="GET", path="/version").action == "get of /version"
 
 
@@ -227,5 +227,5 @@ def test_an_unnamed_call_is_called_by_its_path() -> None:
         (("~1",), "/~01"),
     ],
 )
-def test_pointers_are_escaped(parts: tuple[str | int, ...], path: str) -> None:
+def test_json_pointers_are_escaped(parts: tuple[str | int, ...], path: str) -> None:
     assert pointer(*parts) == path

@@ -1,4 +1,4 @@
-"""Reads are repeated on failures that pass; writes only when the server surely did not process them."""
+"""Retry rules: reads on transient failures; writes only if the server did not process them."""
 
 from typing import Any
 
@@ -57,33 +57,33 @@ def delay(error: ApiError, **given: Any) -> float | None:
         pytest.param(Undecodable("odd"), False, False, id="undecodable"),
     ],
 )
-def test_what_is_tried_again(error: ApiError, read: bool, write: bool) -> None:
+def test_reads_and_writes_are_retried_by_error(error: ApiError, read: bool, write: bool) -> None:
     def retried(is_read: bool) -> bool:
         return delay(error, is_read=is_read, attempt=0, remaining_seconds=30, jitter=0.5) is not None
 
     assert (retried(True), retried(False)) == (read, write)
 
 
-def test_the_server_is_given_the_time_it_asks_for_and_a_little_more() -> None:
+def test_retry_after_is_honoured_with_jitter() -> None:
     error = TooManyRequests("busy", details=ASKED_TO_WAIT)
     delays = [delay(error, is_read=False, attempt=0, remaining_seconds=30, jitter=j) for j in (0, 0.5)]
     assert delays == pytest.approx([3.05, 3.1])
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_refusal_is_raised_at_once_without_waiting(is_read: bool) -> None:
+def test_refused_connection_is_not_retried_without_waiting(is_read: bool) -> None:
     refused, reset = Unreachable("refused", sent=False), Unreachable("reset")
     assert delay(refused, is_read=is_read, wait_for_server=False) is None
     assert (delay(reset, is_read=is_read, wait_for_server=False) is not None) == is_read
 
 
-def test_no_waiting_past_the_deadline() -> None:
+def test_no_retry_past_the_deadline() -> None:
     error = TooManyRequests("busy", details=ASKED_TO_WAIT)
     assert delay(error, is_read=True, attempt=0, remaining_seconds=3, jitter=0) is None
 
 
 @given(attempt=st.integers(0, 60), jitter=st.floats(0, 1, exclude_max=True))
-def test_the_pause_grows_and_stays_bounded(attempt: int, jitter: float) -> None:
+def test_back_off_grows_and_stays_bounded(attempt: int, jitter: float) -> None:
     pause = delay(Unreachable("reset"), is_read=True, attempt=attempt, remaining_seconds=1e9, jitter=jitter)
     assert pause is not None
     assert FIRST_DELAY_SECONDS / 2 <= pause <= LONGEST_DELAY_SECONDS * 1.5

@@ -1,4 +1,4 @@
-"""Which Services a change concerns, and which changes reach no handler."""
+"""Services affected by a change, and changes that reach no handler."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def slice_of(owner: str, name: str = "slice") -> EndpointSlice:
     return EndpointSlice(metadata=metadata(name, labels={SERVICE_NAME: owner} if owner else {}))
 
 
-def owner_of(viewed: EndpointSlice) -> Key:
-    return Key(viewed.metadata.namespace, viewed.metadata.labels.get(SERVICE_NAME, ""))
+def owner_of(item: EndpointSlice) -> Key:
+    return Key(item.metadata.namespace, item.metadata.labels.get(SERVICE_NAME, ""))
 
 
-def put(cache: Cache[T], viewed: T) -> None:
+def put(cache: Cache[T], item: T) -> None:
     if not cache.synced:
         cache.publish(cache._reflector.listed("1"))
-    cache.publish(cache._reflector.watched(WatchEvent(EventType.MODIFIED, viewed), 0.0))
+    cache.publish(cache._reflector.watched(WatchEvent(EventType.MODIFIED, item), 0.0))
 
 
 class Fixture:
@@ -63,7 +63,7 @@ class Fixture:
         )
 
 
-def test_slice_change_marks_its_old_and_its_new_service() -> None:
+def test_slice_change_enqueues_its_old_and_new_service() -> None:
     fixture = Fixture()
     fixture.informers.follow()
     put(fixture.informers.slices, slice_of("web"))
@@ -73,20 +73,20 @@ def test_slice_change_marks_its_old_and_its_new_service() -> None:
     assert fixture.dirty == [*causes, ("shop", SyncCause.SLICES)]
 
 
-def test_slices_are_found_by_their_present_service() -> None:
+def test_slices_are_indexed_by_their_current_service() -> None:
     informers = Fixture().informers
     put(informers.slices, slice_of("web", "a"))
     put(informers.slices, slice_of("web", "b"))
     put(informers.slices, slice_of("", "orphan"))
-    assert [found.metadata.name for found in informers.slices_of(Key("n", "web"))] == ["a", "b"]
+    assert [endpoint_slice.metadata.name for endpoint_slice in informers.slices_of(Key("n", "web"))] == ["a", "b"]
     put(informers.slices, slice_of("shop", "b"))
-    assert [found.metadata.name for found in informers.slices_of(Key("n", "web"))] == ["a"]
+    assert [endpoint_slice.metadata.name for endpoint_slice in informers.slices_of(Key("n", "web"))] == ["a"]
     assert informers.slices_of(Key("n", "")) == []
 
 
-def test_service_change_that_does_not_matter_is_dropped() -> None:
+def test_irrelevant_service_change_is_dropped() -> None:
     fixture = Fixture()
-    fixture.informers.follow(service_matters=matters_by(lambda viewed: viewed.metadata.labels))
+    fixture.informers.follow(service_matters=matters_by(lambda item: item.metadata.labels))
     web = service("web")
     put(fixture.informers.services, web)
     put(fixture.informers.services, replace(web, metadata=replace(web.metadata, annotations={"x": "y"})))
@@ -96,7 +96,7 @@ def test_service_change_that_does_not_matter_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("from_now_on", "names"), [(False, ["web", "shop"]), (True, ["shop"])])
-def test_present_services_are_reported_unless_only_changes_count(from_now_on: bool, names: list[str]) -> None:
+def test_existing_services_are_reported_unless_from_now_on(from_now_on: bool, names: list[str]) -> None:
     fixture = Fixture()
     put(fixture.informers.services, service("web"))
     fixture.informers.follow(from_now_on=from_now_on)
@@ -104,14 +104,14 @@ def test_present_services_are_reported_unless_only_changes_count(from_now_on: bo
     assert [name for name, _ in fixture.dirty] == names
 
 
-def test_services_of_a_namespace() -> None:
+def test_services_in_lists_a_namespace() -> None:
     informers = Fixture().informers
     for name, namespace in (("web", "n"), ("web", "other"), ("shop", "n")):
         put(informers.services, service(name, namespace))
     assert informers.services_in("n") == [Key("n", "web"), Key("n", "shop")]
 
 
-def test_two_readers_share_caches_and_the_index() -> None:
+def test_two_readers_share_caches_and_index() -> None:
     client: Any = None
     caches = Caches(client)
     first, second = (
@@ -124,7 +124,9 @@ def test_two_readers_share_caches_and_the_index() -> None:
         )
         for _ in range(2)
     )
-    assert all(one is other for one, other in zip(first.watches, second.watches, strict=True))
+    assert all(
+        first_cache is second_cache for first_cache, second_cache in zip(first.watches, second.watches, strict=True)
+    )
 
 
 PLAIN = Namespace(metadata=Metadata(name="n"))
@@ -143,11 +145,11 @@ DRAINED, MOVED = (Namespace(metadata=Metadata(name="n", annotations={DRAIN: zone
         pytest.param(DRAINED, DRAINED, False, id="unchanged"),
     ],
 )
-def test_drain_matters(old: Namespace | None, new: Namespace | None, matters: bool) -> None:
+def test_namespace_change_matters_if_drain_changes(old: Namespace | None, new: Namespace | None, matters: bool) -> None:
     assert drain_matters(old, new) is matters
 
 
-def test_nodes_come_and_go_whatever_their_facts() -> None:
+def test_node_additions_and_removals_always_matter() -> None:
     matters = matters_by(lambda node: node.metadata.labels)
     node = Node(metadata=Metadata(name="a"))
     assert matters(None, node)

@@ -1,4 +1,4 @@
-"""TLS contexts follow the files they are made from; handshakes run in memory."""
+"""TLS contexts follow changes of their files; handshakes run in memory."""
 
 import ssl
 from pathlib import Path
@@ -18,16 +18,16 @@ ALICE = AUTHORITY.issue_cert("alice@example.com", common_name="alice")
 BOB = AUTHORITY.issue_cert("bob@example.com", common_name="bob")
 
 
-def certificate(of: trustme.LeafCert) -> bytes:
-    return b"".join(blob.bytes() for blob in of.cert_chain_pems)
+def certificate(leaf: trustme.LeafCert) -> bytes:
+    return b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
 
 
-def key(of: trustme.LeafCert) -> bytes:
-    return of.private_key_pem.bytes()
+def key(leaf: trustme.LeafCert) -> bytes:
+    return leaf.private_key_pem.bytes()
 
 
-def pair(of: trustme.LeafCert) -> bytes:
-    return certificate(of) + b"\n" + key(of)
+def pair(leaf: trustme.LeafCert) -> bytes:
+    return certificate(leaf) + b"\n" + key(leaf)
 
 
 def pem(authority: trustme.CA) -> bytes:
@@ -35,27 +35,27 @@ def pem(authority: trustme.CA) -> bytes:
 
 
 def handshake(client: ssl.SSLContext, name: str = "api.example.com") -> str:
-    """Returns who the server saw."""
+    """Common name of the client certificate as the server sees it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     SERVER.configure_cert(context)
     AUTHORITY.configure_trust(context)
     context.verify_mode = ssl.CERT_OPTIONAL
     upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
-    here = client.wrap_bio(downwards, upwards, server_hostname=name)
-    there = context.wrap_bio(upwards, downwards, server_side=True)
-    waiting = [here, there]
+    client_side = client.wrap_bio(downwards, upwards, server_hostname=name)
+    server_side = context.wrap_bio(upwards, downwards, server_side=True)
+    waiting = [client_side, server_side]
     while waiting:
         side = waiting.pop(0)
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
             waiting.append(side)
-    seen = there.getpeercert() or {}
-    subject = {name: value for ((name, value),) in seen.get("subject", ())}
+    peer_certificate = server_side.getpeercert() or {}
+    subject = {name: value for ((name, value),) in peer_certificate.get("subject", ())}
     return subject.get("commonName", "")
 
 
-def test_the_given_authority_is_trusted() -> None:
+def test_given_authority_is_trusted() -> None:
     assert handshake(make_context(pem(AUTHORITY), b"", True, "it")) == ""
     assert handshake(make_context(pem(OTHER_AUTHORITY) + pem(AUTHORITY), b"", True, "it")) == ""
 
@@ -63,22 +63,22 @@ def test_the_given_authority_is_trusted() -> None:
 @pytest.mark.parametrize(
     ("authority", "name"), [(OTHER_AUTHORITY, "api.example.com"), (None, "api.example.com"), (AUTHORITY, "elsewhere")]
 )
-def test_others_are_not(authority: trustme.CA | None, name: str) -> None:
+def test_other_authorities_and_names_are_not_trusted(authority: trustme.CA | None, name: str) -> None:
     context = make_context(pem(authority) if authority else b"", b"", True, "it")
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(context, name)
 
 
-def test_without_verification_anyone_is_trusted() -> None:
+def test_without_verification_any_server_is_trusted() -> None:
     assert handshake(make_context(b"", b"", False, "it"), "elsewhere") == ""
 
 
-def test_our_certificate_is_shown() -> None:
+def test_client_certificate_is_presented() -> None:
     assert handshake(make_context(pem(AUTHORITY), pair(ALICE), True, "it")) == "alice"
 
 
-def encrypted(of: trustme.LeafCert) -> bytes:
-    loaded = serialization.load_pem_private_key(key(of), None)
+def encrypted(leaf: trustme.LeafCert) -> bytes:
+    loaded = serialization.load_pem_private_key(key(leaf), None)
     secret = serialization.BestAvailableEncryption(b"password")
     return loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
 
@@ -108,12 +108,12 @@ def files(tmp_path: Path) -> ClusterAccess:
     return ClusterAccess(server="https://api.example.com", authority=tmp_path / "ca", certificate=own)
 
 
-def test_the_same_context_serves_while_nothing_changes(files: ClusterAccess) -> None:
+def test_context_is_reused_while_files_are_unchanged(files: ClusterAccess) -> None:
     contexts = TlsContexts(files)
     assert contexts.current() is contexts.current()
 
 
-def test_a_new_pair_is_used_once_both_are_there(files: ClusterAccess, tmp_path: Path) -> None:
+def test_new_pair_is_used_once_both_files_exist(files: ClusterAccess, tmp_path: Path) -> None:
     contexts = TlsContexts(files)
     assert handshake(contexts.current()) == "alice"
     (tmp_path / "crt").write_bytes(certificate(BOB))
@@ -122,7 +122,7 @@ def test_a_new_pair_is_used_once_both_are_there(files: ClusterAccess, tmp_path: 
     assert handshake(contexts.current()) == "bob"
 
 
-def test_a_new_authority_is_trusted(files: ClusterAccess, tmp_path: Path) -> None:
+def test_new_authority_is_trusted(files: ClusterAccess, tmp_path: Path) -> None:
     (tmp_path / "ca").write_bytes(pem(OTHER_AUTHORITY))
     contexts = TlsContexts(files)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -131,13 +131,13 @@ def test_a_new_authority_is_trusted(files: ClusterAccess, tmp_path: Path) -> Non
     assert handshake(contexts.current()) == "alice"
 
 
-def test_the_plugin_s_certificate_wins_over_the_files(files: ClusterAccess) -> None:
+def test_plugin_certificate_wins_over_the_files(files: ClusterAccess) -> None:
     contexts = TlsContexts(files)
     assert handshake(contexts.current(pair(BOB))) == "bob"
     assert handshake(contexts.current()) == "alice"
 
 
-def test_files_that_never_worked_are_the_user_s_to_mend(files: ClusterAccess, tmp_path: Path) -> None:
+def test_files_that_never_worked_raise_a_config_error(files: ClusterAccess, tmp_path: Path) -> None:
     (tmp_path / "key").unlink()
     with pytest.raises(ConfigError, match="key cannot be read"):
         TlsContexts(files).current()

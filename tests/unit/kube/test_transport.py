@@ -1,4 +1,4 @@
-"""What a failure of the network means, and how a vanished peer is noticed."""
+"""Network failures as errors, and detection of vanished peers."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ KEY = ConnectionKey("api", 6443, True, True, None, None, None)
         (aiohttp.ClientError(), Unreachable, True),
     ],
 )
-def test_what_a_failure_means(error: Exception, kind: type[Unreachable], sent: bool) -> None:
+def test_network_failure_becomes_the_matching_error(error: Exception, kind: type[Unreachable], sent: bool) -> None:
     unreachable = _unreachable(error, "get of pods a/b")
     assert (type(unreachable), unreachable.sent) == (kind, sent)
     assert str(unreachable).startswith(f"{kind.kind}: get of pods a/b: ")
@@ -44,7 +44,7 @@ def test_what_a_failure_means(error: Exception, kind: type[Unreachable], sent: b
     assert "ssl:" not in unreachable.message
 
 
-async def answer_or_error(transport: Transport) -> str:
+async def body_or_error(transport: Transport) -> str:
     try:
         answer = await transport.send(ApiRequest(verb="get", method="GET", path="/version"))
     except Unreachable as error:
@@ -72,26 +72,26 @@ async def test_only_the_proxy_gets_the_password(server: str, says: str) -> None:
         port = proxy.sockets[0].getsockname()[1]
         access = ClusterAccess(server=server, proxy_url=f"http://joe:hunter2@127.0.0.1:{port}")
         async with Transport(access) as transport:
-            outcome = await answer_or_error(transport)
+            outcome = await body_or_error(transport)
     assert b"Proxy-Authorization: Basic am9lOmh1bnRlcjI=" in heads[0]
     assert "407" in outcome
     assert says in outcome
     assert "hunter2" not in outcome
 
 
-def test_a_vanished_peer_is_noticed_within_30_seconds() -> None:
-    with _keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as made:
+def test_keepalive_detects_a_vanished_peer_within_30_seconds() -> None:
+    with _keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as tcp_socket:
 
         def option(name: str) -> int:
-            return made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            return tcp_socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
 
-        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert tcp_socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert option("TCP_KEEPIDLE") + option("TCP_KEEPINTVL") * option("TCP_KEEPCNT") <= 30
         assert option("TCP_USER_TIMEOUT") <= 30_000
 
 
 class SilentServer:
-    """Answers one request up to the middle of its body, or not at all, and never answers a TLS close."""
+    """Server that sends half a response or none, and never answers a TLS close."""
 
     def __init__(self, reply: bytes) -> None:
         authority = trustme.CA()
@@ -100,7 +100,7 @@ class SilentServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._reply = reply
         self._connection: ssl.SSLSocket | None = None
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.access = ClusterAccess(
             server=f"https://127.0.0.1:{self._listener.getsockname()[1]}", authority=authority.cert_pem.bytes()
         )
@@ -111,7 +111,7 @@ class SilentServer:
         self._connection = self._tls.wrap_socket(self._listener.accept()[0], server_side=True)
         self._connection.recv(65536)
         self._connection.sendall(self._reply)
-        self.asked.set()
+        self.requested.set()
 
     def close(self) -> None:
         self._thread.join(10)
@@ -127,7 +127,7 @@ def silent_server(request: pytest.FixtureRequest) -> Iterator[SilentServer]:
     server.close()
 
 
-def test_a_cancelled_request_leaves_no_open_transport(
+def test_cancelled_request_leaves_no_open_transport(
     silent_server: SilentServer, recwarn: pytest.WarningsRecorder
 ) -> None:
     async def request(transport: Transport) -> None:
@@ -138,7 +138,7 @@ def test_a_cancelled_request_leaves_no_open_transport(
     async def cancelled() -> None:
         async with Transport(silent_server.access) as transport:
             task = asyncio.create_task(request(transport))
-            await asyncio.to_thread(silent_server.asked.wait, 10)
+            await asyncio.to_thread(silent_server.requested.wait, 10)
             await asyncio.sleep(0.05)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Files are read again when they are replaced, and keep their last content while they are away."""
+"""Watched files: reread when replaced, last content kept while missing."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from zonewise.kube.client.watched_file import WatchedFile, content_of, source_of
 from zonewise.kube.wire.errors import ConfigError
 
 
-def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
+def test_replaced_file_is_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     file = WatchedFile(path)
@@ -19,7 +19,7 @@ def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     assert file.content() == b"other"
 
 
-def test_a_file_written_in_place_is_read_again(tmp_path: Path) -> None:
+def test_file_written_in_place_is_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     file = WatchedFile(path)
@@ -28,8 +28,8 @@ def test_a_file_written_in_place_is_read_again(tmp_path: Path) -> None:
     assert file.content() == b"longer than before"
 
 
-def test_a_volume_swapped_by_symlink_is_read_again(tmp_path: Path) -> None:
-    """As the kubelet does it for projected tokens."""
+def test_volume_swapped_by_symlink_is_reread(tmp_path: Path) -> None:
+    """As the kubelet does for projected tokens."""
     for generation in ("one", "two"):
         (tmp_path / generation).mkdir()
         (tmp_path / generation / "token").write_text(generation)
@@ -42,14 +42,14 @@ def test_a_volume_swapped_by_symlink_is_read_again(tmp_path: Path) -> None:
     assert file.content() == b"two"
 
 
-def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+def test_unchanged_file_is_not_reread(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     file = WatchedFile(path)
     assert file.content() is file.content()
 
 
-def test_a_change_that_leaves_no_trace_is_found_when_asked_to_forget(tmp_path: Path) -> None:
+def test_undetectable_change_is_read_after_forget(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     file = WatchedFile(path)
@@ -62,7 +62,7 @@ def test_a_change_that_leaves_no_trace_is_found_when_asked_to_forget(tmp_path: P
     assert file.content() == b"other"
 
 
-def test_a_file_that_is_away_keeps_its_content(tmp_path: Path) -> None:
+def test_missing_file_keeps_its_content(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
     file = WatchedFile(path)
@@ -73,11 +73,11 @@ def test_a_file_that_is_away_keeps_its_content(tmp_path: Path) -> None:
     assert file.content() == b"second"
 
 
-def test_a_file_that_never_was_is_the_user_s_to_mend(tmp_path: Path) -> None:
+def test_file_that_never_existed_raises_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="token cannot be read: No such file or directory"):
         WatchedFile(tmp_path / "token").content()
 
 
-def test_inline_material_is_its_own_content() -> None:
+def test_inline_data_is_its_own_content() -> None:
     assert content_of(source_of(b"pem")) == b"pem"
     assert content_of(source_of(None)) == b""

@@ -1,4 +1,4 @@
-"""The work queue with real workers on an event loop."""
+"""Work queue with real workers on an event loop."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ def sample(metric: str, name: str) -> float:
     return value
 
 
-async def test_a_waiting_worker_gets_the_key_that_is_added() -> None:
+async def test_waiting_worker_gets_an_added_key() -> None:
     queue: WorkQueue[str] = WorkQueue("waiting")
     worker = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -24,7 +24,7 @@ async def test_a_waiting_worker_gets_the_key_that_is_added() -> None:
     assert await worker == "a"
 
 
-async def test_delayed_adds_arrive_earliest_first() -> None:
+async def test_delayed_keys_arrive_earliest_first() -> None:
     queue: WorkQueue[str] = WorkQueue("delayed")
     queue.add_after("late", 0.05)
     queue.add_after("early", 0.01)
@@ -33,7 +33,7 @@ async def test_delayed_adds_arrive_earliest_first() -> None:
     assert [await queue.get() for _ in range(3)] == ["now", "early", "late"]
 
 
-async def test_retries_wait_longer_each_time_until_forgotten() -> None:
+async def test_retry_delay_grows_until_forgotten() -> None:
     queue: WorkQueue[str] = WorkQueue("retries", backoff=Backoff(first_seconds=0.001, longest_seconds=0.004))
     assert [queue.add_rate_limited("a") for _ in range(4)] == [0.001, 0.002, 0.004, 0.004]
     assert await queue.get() == "a"
@@ -43,18 +43,18 @@ async def test_retries_wait_longer_each_time_until_forgotten() -> None:
     assert sample("workqueue_retries_total", "retries") == 5
 
 
-async def test_a_key_offered_to_a_cancelled_worker_goes_to_another() -> None:
+async def test_key_of_a_cancelled_worker_goes_to_another() -> None:
     queue: WorkQueue[str] = WorkQueue("cancelled")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    queue.add("a")  # wakes the first
+    queue.add("a")  # wakes the first worker
     first.cancel()
     assert await second == "a"
     with pytest.raises(asyncio.CancelledError):
         await first
 
 
-async def test_a_worker_cancelled_before_a_key_comes_is_passed_over() -> None:
+async def test_worker_cancelled_while_waiting_is_skipped() -> None:
     queue: WorkQueue[str] = WorkQueue("passed-over")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -63,10 +63,10 @@ async def test_a_worker_cancelled_before_a_key_comes_is_passed_over() -> None:
     assert await second == "a"
 
 
-async def test_shutting_down_sends_waiting_workers_home_and_waits_for_busy_ones() -> None:
+async def test_shutdown_ends_waiting_workers_and_waits_for_busy_ones() -> None:
     queue: WorkQueue[str] = WorkQueue("shut-down")
     queue.add("a")
-    held = await queue.get()
+    key = await queue.get()
     idle = [asyncio.create_task(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)
     queue.shut_down()
@@ -75,13 +75,13 @@ async def test_shutting_down_sends_waiting_workers_home_and_waits_for_busy_ones(
     drained = asyncio.create_task(queue.drained())
     await asyncio.sleep(0)
     assert not drained.done()
-    queue.done(held)
+    queue.done(key)
     await drained
     with pytest.raises(QueueShutDown, match="shut-down"):
         await queue.get()
 
 
-async def test_keys_left_at_shutdown_are_handed_out_and_delayed_ones_dropped() -> None:
+async def test_shutdown_hands_out_queued_keys_and_drops_delayed_ones() -> None:
     queue: WorkQueue[str] = WorkQueue("left")
     queue.add("a")
     queue.add_after("b", 0.001)
@@ -91,7 +91,7 @@ async def test_keys_left_at_shutdown_are_handed_out_and_delayed_ones_dropped() -
     await queue.drained()
 
 
-async def test_metrics_tell_depth_adds_and_times() -> None:
+async def test_metrics_show_depth_adds_and_durations() -> None:
     now = 100.0
     queue: WorkQueue[str] = WorkQueue("measured", clock=lambda: now)
     for key in ("a", "b", "a"):
@@ -111,12 +111,12 @@ async def test_metrics_tell_depth_adds_and_times() -> None:
     assert sample("workqueue_longest_running_processor_seconds", "measured") == 1.0
 
 
-async def test_many_workers_lose_nothing_and_never_share_a_key() -> None:
+async def test_concurrent_workers_lose_no_key_and_never_share_one() -> None:
     """Each key's last add is followed by a run that starts after it, and runs of a key never overlap."""
     queue: WorkQueue[int] = WorkQueue("many")
     chance = random.Random(7)
-    wanted: dict[int, int] = defaultdict(int)
-    seen: dict[int, int] = {}
+    latest: dict[int, int] = defaultdict(int)
+    processed: dict[int, int] = {}
     busy: set[int] = set()
 
     async def work() -> None:
@@ -127,10 +127,10 @@ async def test_many_workers_lose_nothing_and_never_share_a_key() -> None:
                 return
             assert key not in busy
             busy.add(key)
-            version = wanted[key]
+            version = latest[key]
             for _ in range(chance.randrange(3)):
                 await asyncio.sleep(0)
-            seen[key] = version
+            processed[key] = version
             busy.remove(key)
             queue.done(key)
 
@@ -139,10 +139,10 @@ async def test_many_workers_lose_nothing_and_never_share_a_key() -> None:
             group.create_task(work())
         for _ in range(3000):
             key = chance.randrange(20)
-            wanted[key] += 1
+            latest[key] += 1
             queue.add(key)
             if chance.random() < 0.3:
                 await asyncio.sleep(0)
         queue.shut_down()
     await queue.drained()
-    assert seen == wanted
+    assert processed == latest

@@ -1,4 +1,4 @@
-"""The backlog's rules: each key once, in order, in one pair of hands."""
+"""Backlog rules: each key once, in order, in progress once at a time."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +10,9 @@ from zonewise.kube.controller.workqueue import Backlog, Backoff
 KEYS = st.sampled_from("abcde")
 
 
-def taken(backlog: Backlog[str], now: float = 0.0) -> str | None:
-    got = backlog.take(now)
-    return got.key if got else None
+def take_key(backlog: Backlog[str], now: float = 0.0) -> str | None:
+    item = backlog.take(now)
+    return item.key if item else None
 
 
 def filled(*keys: str) -> Backlog[str]:
@@ -22,76 +22,76 @@ def filled(*keys: str) -> Backlog[str]:
     return backlog
 
 
-def test_keys_come_out_in_the_order_they_went_in_each_once() -> None:
+def test_keys_are_deduplicated_in_fifo_order() -> None:
     backlog = filled("a", "b", "a", "c", "b")
-    assert [taken(backlog) for _ in range(4)] == ["a", "b", "c", None]
+    assert [take_key(backlog) for _ in range(4)] == ["a", "b", "c", None]
 
 
-def test_a_key_added_while_in_work_runs_again_behind_the_others() -> None:
+def test_key_added_while_in_progress_is_queued_again_last() -> None:
     backlog = filled("a", "b")
-    assert taken(backlog) == "a"
+    assert take_key(backlog) == "a"
     assert backlog.add("a", 1.0)
-    assert taken(backlog) == "b"
-    assert taken(backlog) is None
+    assert take_key(backlog) == "b"
+    assert take_key(backlog) is None
     backlog.add("c", 2.0)
     backlog.done("a", 3.0)
-    assert [taken(backlog), taken(backlog)] == ["c", "a"]
+    assert [take_key(backlog), take_key(backlog)] == ["c", "a"]
 
 
-def test_a_key_given_back_without_a_new_add_is_gone() -> None:
+def test_done_key_without_a_new_add_is_removed() -> None:
     backlog = filled("a")
-    taken(backlog)
+    take_key(backlog)
     backlog.done("a", 1.0)
-    assert taken(backlog) is None
+    assert take_key(backlog) is None
 
 
-def test_of_two_delayed_adds_the_earlier_counts_in_either_order() -> None:
+def test_earlier_of_two_delayed_adds_wins() -> None:
     for dues in ([5.0, 9.0], [9.0, 5.0]):
         backlog = filled()
         for due in dues:
             backlog.add_later("a", due)
         assert backlog.add_due(4.9) == 0
         assert backlog.add_due(5.0) == 1
-        assert backlog.add_due(10.0) == 0, "the later one is forgotten"
+        assert backlog.add_due(10.0) == 0, "the later one is dropped"
 
 
-def test_delayed_keys_come_due_in_the_order_of_their_times() -> None:
+def test_delayed_keys_become_due_in_time_order() -> None:
     backlog = filled()
     for key, due in [("c", 3.0), ("a", 1.0), ("b", 2.0)]:
         backlog.add_later(key, due)
     assert backlog.next_due() == 1.0
     backlog.add_due(10.0)
-    assert [taken(backlog) for _ in range(3)] == ["a", "b", "c"]
+    assert [take_key(backlog) for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_key_that_comes_due_while_it_waits_is_not_added_twice() -> None:
+def test_due_key_that_is_queued_is_not_added_twice() -> None:
     backlog = filled("a")
     backlog.add_later("a", 1.0)
     assert backlog.add_due(2.0) == 0
-    assert [taken(backlog), taken(backlog)] == ["a", None]
+    assert [take_key(backlog), take_key(backlog)] == ["a", None]
 
 
-def test_a_shut_down_queue_hands_out_the_rest_and_takes_no_more() -> None:
+def test_shut_down_queue_hands_out_the_rest_and_accepts_none() -> None:
     backlog = filled("a", "b")
-    taken(backlog)
+    take_key(backlog)
     backlog.add("a", 0.0)
     backlog.add_later("d", 1.0)
     backlog.shut_down()
     assert not backlog.add("c", 0.0)
     backlog.add_later("e", 1.0)
     assert backlog.add_due(9.0) == 0
-    assert taken(backlog) == "b"
+    assert take_key(backlog) == "b"
     assert not backlog.exhausted, "a was added again before the shutdown"
     backlog.done("a", 1.0)
     backlog.done("b", 1.0)
-    assert taken(backlog) == "a"
+    assert take_key(backlog) == "a"
     assert backlog.exhausted
     assert not backlog.drained
     backlog.done("a", 2.0)
     assert backlog.drained
 
 
-def test_times_in_the_queue_and_in_work_are_measured() -> None:
+def test_queue_and_work_durations_are_measured() -> None:
     backlog = filled("a", "b")
     first = backlog.take(2.0)
     assert first is not None
@@ -108,7 +108,7 @@ def test_times_in_the_queue_and_in_work_are_measured() -> None:
     ("failures", "seconds"),
     [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (10_000, 5.0)],
 )
-def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float) -> None:
+def test_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
     assert Backoff(first_seconds=0.5, longest_seconds=5.0).delay_seconds(failures) == seconds
 
 
@@ -120,43 +120,43 @@ def test_failures_are_counted_per_key_until_forgotten() -> None:
 
 
 @given(st.lists(KEYS, min_size=1), st.integers(min_value=1, max_value=50))
-def test_a_noisy_key_cannot_starve_the_others(keys: list[str], rounds: int) -> None:
-    """However often `noisy` is added, between two of its turns every other waiting key has had its own."""
+def test_noisy_key_cannot_starve_the_others(keys: list[str], rounds: int) -> None:
+    """However often `noisy` is added, every other queued key has a turn between two of its turns."""
     backlog = filled("noisy", *keys)
     order = []
     for now in range(rounds):
-        key = taken(backlog, now)
+        key = take_key(backlog, now)
         assert key is not None
         order.append(key)
         backlog.add("noisy", now)
         backlog.done(key, now)
         backlog.add("noisy", now)
-    others = list(dict.fromkeys(keys))
-    assert order[: len(others) + 1] == ["noisy", *others][: len(order)]
+    other_keys = list(dict.fromkeys(keys))
+    assert order[: len(other_keys) + 1] == ["noisy", *other_keys][: len(order)]
 
 
 class BacklogRules(RuleBasedStateMachine):
-    """Random use, compared with what is owed: per key whether it needs work, when it is due, and who holds it."""
+    """Random use, compared with a model: keys that need work, due times, and keys in progress."""
 
     def __init__(self) -> None:
         super().__init__()
         self.backlog: Backlog[str] = Backlog()
         self.now = 0.0
-        self.owed: list[str] = []
-        self.held: set[str] = set()
+        self.needed: list[str] = []
+        self.in_progress: set[str] = set()
         self.due: dict[str, float] = {}
         self.shut_down = False
 
-    def _owe(self, key: str) -> None:
-        if key not in self.owed:
-            self.owed.append(key)
+    def _mark_needed(self, key: str) -> None:
+        if key not in self.needed:
+            self.needed.append(key)
 
     @rule(key=KEYS)
     def add(self, key: str) -> None:
         new = self.backlog.add(key, self.now)
-        assert new == (not self.shut_down and key not in self.owed)
+        assert new == (not self.shut_down and key not in self.needed)
         if not self.shut_down:
-            self._owe(key)
+            self._mark_needed(key)
 
     @rule(key=KEYS, delay=st.integers(min_value=1, max_value=10))
     def add_later(self, key: str, delay: int) -> None:
@@ -170,25 +170,25 @@ class BacklogRules(RuleBasedStateMachine):
         self.backlog.add_due(self.now)
         for key in sorted((key for key, due in self.due.items() if due <= self.now), key=lambda key: self.due[key]):
             del self.due[key]
-            self._owe(key)
+            self._mark_needed(key)
 
     @rule()
     def take(self) -> None:
-        got = self.backlog.take(self.now)
-        free = [key for key in self.owed if key not in self.held]
-        assert (got is not None) == bool(free), "a key that needs work and is in nobody's hands is handed out"
-        if got is not None:
-            assert got.key not in self.held, "never in two hands"
-            assert got.key in free
-            self.owed.remove(got.key)
-            self.held.add(got.key)
+        item = self.backlog.take(self.now)
+        free = [key for key in self.needed if key not in self.in_progress]
+        assert (item is not None) == bool(free), "a needed key that is not in progress is handed out"
+        if item is not None:
+            assert item.key not in self.in_progress, "never in progress twice"
+            assert item.key in free
+            self.needed.remove(item.key)
+            self.in_progress.add(item.key)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.in_progress)
     @rule(data=st.data())
     def done(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.held)))
+        key = data.draw(st.sampled_from(sorted(self.in_progress)))
         self.backlog.done(key, self.now)
-        self.held.remove(key)
+        self.in_progress.remove(key)
 
     @precondition(lambda self: not self.shut_down)
     @rule()
@@ -199,14 +199,14 @@ class BacklogRules(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        assert len(self.backlog) == len([key for key in self.owed if key not in self.held])
-        assert self.backlog.exhausted == (self.shut_down and not self.owed)
-        assert self.backlog.drained == (self.shut_down and not self.owed and not self.held)
+        assert len(self.backlog) == len([key for key in self.needed if key not in self.in_progress])
+        assert self.backlog.exhausted == (self.shut_down and not self.needed)
+        assert self.backlog.drained == (self.shut_down and not self.needed and not self.in_progress)
         next_due = self.backlog.next_due()
         assert not self.due or (next_due is not None and next_due <= min(self.due.values()))
 
     @invariant()
-    def containers_keep_their_promises(self) -> None:
+    def container_invariants_hold(self) -> None:
         ready, dirty, processing = self.backlog._ready, self.backlog._dirty, self.backlog._processing
         assert len(set(ready)) == len(ready)
         assert set(ready) == set(dirty) - set(processing)

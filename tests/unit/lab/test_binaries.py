@@ -1,4 +1,4 @@
-"""The cache of builds, with the real Go and a module small enough to build in a second."""
+"""Build cache, with real Go and a module that builds in a second."""
 
 import io
 import os
@@ -44,9 +44,9 @@ def ensure(sources: Path) -> tuple[binaries.Binaries, str]:
     return build.ensure(DEFAULT_VERSION, ProgressReporter(stream), sources), stream.getvalue()
 
 
-def test_a_build_is_made_once_and_complete(sources: Path) -> None:
-    built, said = ensure(sources)
-    assert "building Kubernetes v1.36.3 with go1." in said
+def test_build_runs_once_and_is_complete(sources: Path) -> None:
+    built, output = ensure(sources)
+    assert "building Kubernetes v1.36.3 with go1." in output
     for program in PROGRAMS:
         assert subprocess.check_output([built.path(program)], text=True).endswith(f"/{program}")
     assert built.stages.read_text().count("---\nname: ") == 5
@@ -54,21 +54,21 @@ def test_a_build_is_made_once_and_complete(sources: Path) -> None:
     assert sorted(path.suffix for path in built.directory.parent.iterdir() if path != built.directory) == [".lock"]
 
 
-def test_changed_sources_are_another_build(sources: Path) -> None:
+def test_changed_sources_get_another_build_directory(sources: Path) -> None:
     before = binaries.build_directory(DEFAULT_VERSION, sources)
     (sources / "main.go").write_text(MAIN + "// changed\n")
     assert binaries.build_directory(DEFAULT_VERSION, sources) != before
     assert binaries.build_directory("v1.35.4", sources).name.startswith("v1.35.4-")
 
 
-def test_two_builds_at_once_are_one(sources: Path) -> None:
+def test_concurrent_builds_run_once(sources: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
-        (one, said_one), (two, said_two) = threads.map(ensure, [sources, sources])
-    assert one == two
-    assert (said_one + said_two).count("building Kubernetes") == 1
+        (first, first_output), (second, second_output) = threads.map(ensure, [sources, sources])
+    assert first == second
+    assert (first_output + second_output).count("building Kubernetes") == 1
 
 
-def test_a_killed_build_leaves_nothing_that_looks_finished(sources: Path, cache: Path, tmp_path: Path) -> None:
+def test_killed_build_leaves_no_build_directory(sources: Path, cache: Path, tmp_path: Path) -> None:
     slow = tmp_path / "bin"
     slow.mkdir()
     (slow / "go").write_text('#!/bin/sh\n[ "$1" = build ] && exec sleep 100\nexec real-go "$@"\n')
@@ -81,8 +81,8 @@ from zonewise.lab import progress
 from zonewise.lab.build import build
 build.ensure({DEFAULT_VERSION!r}, progress.ProgressReporter(sys.stderr), pathlib.Path({str(sources)!r}))
 """
-    said = tmp_path / "said"
-    with said.open("w") as messages:
+    log = tmp_path / "log"
+    with log.open("w") as messages:
         victim = subprocess.Popen(
             [sys.executable, "-c", program],
             env={**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"},
@@ -90,7 +90,7 @@ build.ensure({DEFAULT_VERSION!r}, progress.ProgressReporter(sys.stderr), pathlib
             start_new_session=True,
         )
     until(lambda: list(cache.glob("control-plane/zonewise-build-*/result")) or victim.poll() is not None)
-    assert victim.poll() is None, said.read_text()
+    assert victim.poll() is None, log.read_text()
     os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
     assert not binaries.build_directory(DEFAULT_VERSION, sources).exists()
@@ -99,28 +99,28 @@ build.ensure({DEFAULT_VERSION!r}, progress.ProgressReporter(sys.stderr), pathlib
     assert not list(cache.glob("control-plane/zonewise-build-*"))
 
 
-def test_go_that_is_missing(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_go_is_reported(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(build, "GO_HOME", tmp_path / "nowhere")
     with pytest.raises(BinariesError, match=r"Go 1\.26 or newer is needed .* https://go\.dev/dl/"):
         ensure(sources)
 
 
-def test_go_that_is_too_old(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_go_is_reported(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOTOOLCHAIN", "local")
     (sources / "go.mod").write_text((sources / "go.mod").read_text().replace("go 1.26", "go 1.99.0"))
     with pytest.raises(BinariesError, match=r"Go 1\.99 or newer is needed: install it"):
         ensure(sources)
 
 
-def test_code_that_does_not_compile_is_shown(sources: Path, cache: Path) -> None:
+def test_compiler_error_is_reported(sources: Path, cache: Path) -> None:
     (sources / "main.go").write_text("package main\n\nfunc main() { undefinedThing() }\n")
     with pytest.raises(BinariesError, match=r"`go build` failed: .*undefinedThing"):
         ensure(sources)
     assert not binaries.build_directory(DEFAULT_VERSION, sources).exists()
 
 
-def test_what_is_not_built_says_how_to_build_it() -> None:
+def test_missing_build_error_tells_how_to_build() -> None:
     with pytest.raises(
         BinariesError, match=r"v1\.35\.4 is not built yet: run `zonewise lab setup --kube-version v1\.35\.4`"
     ):
@@ -128,6 +128,6 @@ def test_what_is_not_built_says_how_to_build_it() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.36.3", "v1.36", "latest", "v1.36.3/../x"])
-def test_versions_look_like_versions(version: str) -> None:
+def test_malformed_version_raises(version: str) -> None:
     with pytest.raises(UsageError, match=r"has the form v1\.36\.3"):
         binaries.build_directory(version)

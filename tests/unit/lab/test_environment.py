@@ -1,4 +1,4 @@
-"""Variables, references and command lines of containers, as Kubernetes documents them."""
+"""Environment variables, references and command lines of containers, as Kubernetes documents them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICES = msgspec.convert(
     ],
     list[Service],
 )
-AROUND = PodEnvironment(
+POD_ENVIRONMENT = PodEnvironment(
     host=NODE.address,
     addresses=NODE.pods.address(7),
     topology={ZONE: "a"},
@@ -37,7 +37,7 @@ AROUND = PodEnvironment(
 
 def variables(*env: dict[str, Any], labels: dict[str, str] | None = None, **spec: Any) -> dict[str, str]:
     pod = _pod(env, labels or {}, spec)
-    return environment.variables(pod, pod.spec.containers[0], AROUND)
+    return environment.variables(pod, pod.spec.containers[0], POD_ENVIRONMENT)
 
 
 def _pod(env: tuple[dict[str, Any], ...], labels: dict[str, str], spec: dict[str, Any]) -> RunPod:
@@ -67,23 +67,23 @@ FIELDS = {
 
 
 @pytest.mark.parametrize(("path", "value"), FIELDS.items(), ids=FIELDS)
-def test_fields_of_the_pod(path: str, value: str) -> None:
+def test_field_refs_resolve(path: str, value: str) -> None:
     assert variables(field("F", path))["F"] == value
 
 
-def test_a_pod_knows_its_zone_from_its_label_or_else_from_its_node() -> None:
+def test_zone_comes_from_the_pods_label_or_its_node() -> None:
     path = f"metadata.labels['{ZONE}']"
     assert variables(field("Z", path))["Z"] == "a"
     assert variables(field("Z", path), labels={ZONE: "b"})["Z"] == "b"
 
 
-def test_services_are_linked_unless_the_pod_says_no() -> None:
-    found = variables()
-    assert found["BIG_SHOP_SERVICE_HOST"] == "10.96.0.9"
-    assert found["BIG_SHOP_SERVICE_PORT"] == "80"
-    assert found["BIG_SHOP_SERVICE_PORT_WEB_UI"] == "80"
-    assert found["BIG_SHOP_SERVICE_PORT_X"] == "81"
-    assert not any(name.startswith("HEADLESS") for name in found)
+def test_service_variables_are_set_unless_disabled() -> None:
+    env = variables()
+    assert env["BIG_SHOP_SERVICE_HOST"] == "10.96.0.9"
+    assert env["BIG_SHOP_SERVICE_PORT"] == "80"
+    assert env["BIG_SHOP_SERVICE_PORT_WEB_UI"] == "80"
+    assert env["BIG_SHOP_SERVICE_PORT_X"] == "81"
+    assert not any(name.startswith("HEADLESS") for name in env)
     assert variables(enableServiceLinks=False) == {
         "HOSTNAME": "p",
         "KUBERNETES_SERVICE_HOST": "100.64.0.1",
@@ -102,15 +102,15 @@ EXPANSIONS = {
 
 
 @pytest.mark.parametrize(("text", "expanded"), EXPANSIONS.values(), ids=EXPANSIONS)
-def test_expansion(text: str, expanded: str) -> None:
+def test_variable_references_are_expanded(text: str, expanded: str) -> None:
     assert environment.expand(text, {"A": "1", "B": "2"}) == expanded
 
 
-def test_later_variables_see_earlier_ones_and_commands_see_all() -> None:
+def test_variables_see_earlier_ones_and_commands_see_all() -> None:
     pod = _pod(({"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}), {}, {})
     container = msgspec.structs.replace(pod.spec.containers[0], command=("run", "$(B)"), args=("$(HOSTNAME)",))
-    found = environment.variables(pod, container, AROUND)
-    assert environment.command_line(container, found) == ["run", "12", "p"]
+    env = environment.variables(pod, container, POD_ENVIRONMENT)
+    assert environment.command_line(container, env) == ["run", "12", "p"]
 
 
 def test_values_from_config_maps() -> None:
@@ -143,6 +143,6 @@ def test_unsupported_references_are_refused() -> None:
         ({"dns_policy": "ClusterFirst", "host_network": True}, "10.96.0.10", ""),
     ],
 )
-def test_the_clusters_dns_server_is_for_pods_that_want_it(spec: dict[str, Any], server: str, first: str) -> None:
+def test_resolver_follows_the_dns_policy(spec: dict[str, Any], server: str, first: str) -> None:
     pod = RunPod(metadata=PodMetadata(name="a", namespace="shop"), spec=RunPodSpec(**spec))
     assert environment.resolver(pod, server).partition("\n")[0] == first

@@ -1,7 +1,7 @@
 from zonewise.lab.build import gomod
 from zonewise.lab.build.binaries import DEFAULT_VERSION, SOURCES
 
-OURS = """\
+LAB_MOD = """\
 module zonewise.dev/lab
 
 go 1.26.0
@@ -24,7 +24,7 @@ replace (
 \tk8s.io/streaming => k8s.io/streaming v0.36.3
 )
 """
-THEIRS = """\
+KUBERNETES_MOD = """\
 module k8s.io/kubernetes
 
 replace (
@@ -51,11 +51,11 @@ replace (
 """
 
 
-def test_another_version_brings_its_own_parts() -> None:
-    assert gomod.rewrite(OURS, "v1.35.4", gomod.staging_modules(THEIRS)) == REWRITTEN
+def test_rewrite_uses_the_versions_staging_modules() -> None:
+    assert gomod.rewrite(LAB_MOD, "v1.35.4", gomod.staging_modules(KUBERNETES_MOD)) == REWRITTEN
 
 
-def test_what_is_required() -> None:
+def test_required_lists_all_modules() -> None:
     expected = [
         "github.com/spf13/cobra",
         "k8s.io/client-go",
@@ -65,11 +65,11 @@ def test_what_is_required() -> None:
         "cel.dev/expr",
         "k8s.io/api",
     ]
-    assert gomod.required(OURS) == expected
+    assert gomod.required(LAB_MOD) == expected
     assert gomod.required("module m\n\nrequire example.com/one v1.0.0\n") == ["example.com/one"]
 
 
-def test_our_own_file_is_of_the_default_version() -> None:
+def test_go_mod_has_the_default_version() -> None:
     text = (SOURCES / "go.mod").read_text()
     assert f"k8s.io/kubernetes {DEFAULT_VERSION}\n" in text
     assert f"k8s.io/api => k8s.io/api {gomod.staging_version(DEFAULT_VERSION)}\n" in text

@@ -1,4 +1,4 @@
-"""What a node says of itself, and when its word is needed again."""
+"""Node object and lease, and when the node must report its conditions again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE = plan("lab", 0, ("east", "west"), 2).node("west-2")
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
 
 
-def test_a_node_has_its_place_addresses_and_pod_ranges() -> None:
+def test_node_has_topology_labels_addresses_and_pod_ranges() -> None:
     node = msgspec.convert(node_registration.node_object(NODE, NOW), Node)
     labels = node.metadata.labels
     assert (zone_of(labels), region_of(labels), hostname_of(labels)) == ("west", "lab", "west-2")
@@ -28,14 +28,14 @@ def test_a_node_has_its_place_addresses_and_pod_ranges() -> None:
 
 
 @pytest.mark.parametrize("status", ["Unknown", "False"])
-def test_a_node_marked_unknown_must_report_again(status: str) -> None:
+def test_node_that_is_not_ready_must_report_again(status: str) -> None:
     body = node_registration.node_object(NODE, NOW)
     body["status"]["conditions"][0]["status"] = status
     assert node_registration.needs_conditions(msgspec.convert(body, Node))
     assert node_registration.needs_conditions(Node())
 
 
-def test_a_lease_is_renewed_to_the_microsecond() -> None:
+def test_lease_renew_time_has_microseconds() -> None:
     body = node_registration.lease(NODE, "uid-1", NOW)
     assert msgspec.convert(body, Lease).spec.renew_time == "2026-01-02T03:04:05.000678Z"
     assert body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"

@@ -1,4 +1,4 @@
-"""What an agent does with a pod: tables of situations with exactly the actions they call for, and invariants."""
+"""Pod lifecycle decisions: tables of situations with the exact actions, and invariants."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NOW = 1000.0
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> RunPod:
-    """A pod as the API server sends it; `deletion` and `phase` are set apart from its spec."""
+    """Pod as the API server sends it; `deletion` and `phase` are not part of its spec."""
     grace, phase = spec.pop("deletion", None), spec.pop("phase", "Pending")
     metadata: dict[str, Any] = {"name": "p", "namespace": "default", "uid": "u"}
     if grace is not None:
         metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
-    made = [{"name": "c", "command": ["run"], **container} for container in containers or ({},)]
-    body = {"metadata": metadata, "spec": {"containers": made, **spec}, "status": {"phase": phase}}
+    container_specs = [{"name": "c", "command": ["run"], **container} for container in containers or ({},)]
+    body = {"metadata": metadata, "spec": {"containers": container_specs, **spec}, "status": {"phase": phase}}
     return msgspec.convert(body, RunPod)
 
 
@@ -44,9 +44,9 @@ def ended(code: int, *, at: float = NOW - 1, crashes: int = 1, **more: Any) -> C
     return ContainerState(ended=ContainerExit(code, at - 10, at), crashes=crashes, **more)
 
 
-def actions(made: RunPod, states: dict[str, ContainerState], **more: Any) -> list[str]:
-    """The actions as words: "start c", "liveness c"."""
-    decision = decide(made, states, NOW, **more)
+def actions(run_pod: RunPod, states: dict[str, ContainerState], **more: Any) -> list[str]:
+    """Actions as text: "start c", "liveness c"."""
+    decision = decide(run_pod, states, NOW, **more)
     return [f"{action.kind} {action.container.name}" for action in decision.actions]
 
 
@@ -112,23 +112,25 @@ CASES: dict[str, tuple[RunPod, dict[str, ContainerState], list[str]]] = {
         ["kill c"],
     ),
     "without grace it is killed at once": (pod(HOOK, deletion=0), {"c": running()}, ["kill c"]),
-    "while terminating it is still asked whether it serves, not whether it lives": (
+    "while terminating only readiness is probed": (
         pod({"readinessProbe": PROBE, "livenessProbe": PROBE}, deletion=30),
         {"c": running(stop_asked_at=NOW - 1, terminated=True)},
         ["readiness c"],
     ),
     "a terminating pod starts nothing": (pod(deletion=30), {"c": ended(1)}, []),
-    "a pod somebody declared failed is stopped": (pod(phase="Failed"), {"c": running()}, ["terminate c"]),
+    "a pod declared failed is stopped": (pod(phase="Failed"), {"c": running()}, ["terminate c"]),
     "and starts nothing": (pod(phase="Succeeded"), {}, []),
 }
 
 
-@pytest.mark.parametrize(("made", "states", "expected"), CASES.values(), ids=CASES)
-def test_actions(made: RunPod, states: dict[str, ContainerState], expected: list[str]) -> None:
-    assert actions(made, states) == expected
+@pytest.mark.parametrize(("run_pod", "states", "expected"), CASES.values(), ids=CASES)
+def test_situation_calls_for_exactly_these_actions(
+    run_pod: RunPod, states: dict[str, ContainerState], expected: list[str]
+) -> None:
+    assert actions(run_pod, states) == expected
 
 
-def test_a_pod_whose_object_is_gone_is_killed() -> None:
+def test_pod_whose_object_is_gone_is_killed() -> None:
     assert actions(pod(), {"c": running()}, gone=True) == ["kill c"]
 
 
@@ -147,9 +149,11 @@ OVER = {
 }
 
 
-@pytest.mark.parametrize(("made", "states", "over"), OVER.values(), ids=OVER)
-def test_a_pod_is_over(made: RunPod, states: dict[str, ContainerState], over: bool) -> None:
-    assert decide(made, states, NOW).over is over
+@pytest.mark.parametrize(("run_pod", "states", "over"), OVER.values(), ids=OVER)
+def test_pod_is_over_when_nothing_runs_or_restarts(
+    run_pod: RunPod, states: dict[str, ContainerState], over: bool
+) -> None:
+    assert decide(run_pod, states, NOW).over is over
 
 
 WAKES = {
@@ -161,16 +165,16 @@ WAKES = {
 }
 
 
-@pytest.mark.parametrize(("made", "states", "wake_at"), WAKES.values(), ids=WAKES)
-def test_wakes(made: RunPod, states: dict[str, ContainerState], wake_at: float | None) -> None:
-    assert decide(made, states, NOW).wake_at == wake_at
+@pytest.mark.parametrize(("run_pod", "states", "wake_at"), WAKES.values(), ids=WAKES)
+def test_next_wake_up_time(run_pod: RunPod, states: dict[str, ContainerState], wake_at: float | None) -> None:
+    assert decide(run_pod, states, NOW).wake_at == wake_at
 
 
 def test_back_off_doubles_up_to_five_minutes() -> None:
     assert [pod_lifecycle.backoff_seconds(crashes) for crashes in range(9)] == [0, 0, 10, 20, 40, 80, 160, 300, 300]
 
 
-def test_runs_are_counted_and_a_long_one_is_forgiven() -> None:
+def test_crashes_are_counted_and_reset_by_a_long_run() -> None:
     state = ContainerState().started(0)
     state = state.exited(1, 5).started(6).exited(2, 7).started(20)
     assert (state.restarts, state.crashes, state.ended) == (2, 2, ContainerExit(2, 6, 7))
@@ -184,10 +188,10 @@ def test_runs_are_counted_and_a_long_one_is_forgiven() -> None:
     codes=st.lists(st.integers(0, 2), max_size=6),
     stops_on_request=st.booleans(),
 )
-def test_a_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
+def test_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
     deletion: int | None, policy: str, codes: list[int], stops_on_request: bool
 ) -> None:
-    """Play the pod on a clock of its own: runs end with the given codes, then it is deleted."""
+    """Simulate the pod with its own clock: runs end with the given codes, then it is deleted."""
     now, state = 0.0, ContainerState()
     living = pod(restartPolicy=policy)
     for code in codes:
@@ -215,11 +219,11 @@ def test_a_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
     assert decide(dying, {"c": state}, now + 100).over
 
 
-def _only(made: RunPod) -> RunContainer:
-    (container,) = made.spec.containers
+def _only(run_pod: RunPod) -> RunContainer:
+    (container,) = run_pod.spec.containers
     return container
 
 
-def test_probing_names_its_probe() -> None:
-    made = pod({"readinessProbe": PROBE})
-    assert decide(made, {"c": running()}, NOW).actions == (Probing(_only(made), ProbeKind.READINESS),)
+def test_due_probe_is_returned_with_its_kind() -> None:
+    run_pod = pod({"readinessProbe": PROBE})
+    assert decide(run_pod, {"c": running()}, NOW).actions == (Probing(_only(run_pod), ProbeKind.READINESS),)

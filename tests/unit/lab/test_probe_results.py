@@ -1,4 +1,4 @@
-"""Tallies of probes against thresholds, and what they mean for a container."""
+"""Probe results against thresholds, and their effect on a container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonewise.lab.decide.probe_results import ProbeKind, ProbeTally
 PROBE = Probe(success_threshold=2, failure_threshold=3)
 
 RUNS = {
-    "nothing asked": ("", None),
+    "no results": ("", None),
     "one success is not two": ("+", None),
     "two in a row are enough": ("++", True),
     "a failure starts the count again": ("+-+", None),
@@ -25,19 +25,19 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("results", "passing"), RUNS.values(), ids=RUNS)
-def test_thresholds(results: str, passing: bool | None) -> None:
+def test_results_pass_or_fail_at_their_thresholds(results: str, passing: bool | None) -> None:
     assert _tally(results).passing is passing
 
 
 @given(st.text("+-", max_size=40))
-def test_a_verdict_is_the_last_run_that_reached_its_threshold(results: str) -> None:
-    """An independent reading: find the latest point at which a run of equal results had just reached its threshold."""
+def test_verdict_is_the_last_run_that_reached_its_threshold(results: str) -> None:
+    """Independent model: the latest point at which a run of equal results reached its threshold."""
     verdict = None
     for end in range(1, len(results) + 1):
-        seen = results[:end]
-        if seen.endswith("+" * PROBE.success_threshold):
+        prefix = results[:end]
+        if prefix.endswith("+" * PROBE.success_threshold):
             verdict = True
-        elif seen.endswith("-" * PROBE.failure_threshold):
+        elif prefix.endswith("-" * PROBE.failure_threshold):
             verdict = False
     assert _tally(results).passing is verdict
 
@@ -64,17 +64,19 @@ READY = {
 
 
 @pytest.mark.parametrize(("container", "tallies", "ready"), READY.values(), ids=READY)
-def test_readiness(container: RunContainer, tallies: dict[ProbeKind, ProbeTally], ready: bool) -> None:
+def test_container_readiness_by_probe_results(
+    container: RunContainer, tallies: dict[ProbeKind, ProbeTally], ready: bool
+) -> None:
     assert probe_results.ready(container, tallies) is ready
 
 
-def test_a_container_must_restart_for_startup_and_liveness_only() -> None:
+def test_only_startup_and_liveness_failures_restart() -> None:
     assert probe_results.failed({S: BAD}) is S
     assert probe_results.failed({S: GOOD, R: BAD}) is None
     assert probe_results.failed({S: GOOD, L: BAD, R: GOOD}) is L
 
 
-def test_a_probe_is_due_a_period_after_it_was_last_asked() -> None:
+def test_probe_is_due_one_period_after_the_last() -> None:
     container = RunContainer(liveness_probe=Probe(period_seconds=7, initial_delay_seconds=3))
     assert probe_results.due(container, {}, 50.0, terminating=False) == {L: 53.0}
     assert probe_results.due(container, {L: GOOD}, 50.0, terminating=False) == {L: 107.0}

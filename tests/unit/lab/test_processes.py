@@ -21,20 +21,20 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     processes.stop(processes.recorded(tmp_path), 0)
 
 
-def wrote(directory: Path, name: str, text: str) -> bool:
+def log_contains(directory: Path, name: str, text: str) -> bool:
     log = processes.log_path(directory, name)
     return log.exists() and text in log.read_text()
 
 
-def test_output_goes_to_the_log_and_the_session_is_its_own(directory: Path) -> None:
+def test_output_goes_to_the_log_in_a_new_session(directory: Path) -> None:
     process = processes.spawn(directory, "talker", ["sh", "-c", 'echo "out $(pwd)"; echo err >&2'], cwd=Path("/"))
     assert process.wait(30)
     assert processes.log_path(directory, "talker").read_text() == "out /\nerr\n"
-    other = processes.spawn(directory, "sleeper", ["sleep", "100"])
-    assert os.getsid(other.pid) == other.pid
+    sleeper = processes.spawn(directory, "sleeper", ["sleep", "100"])
+    assert os.getsid(sleeper.pid) == sleeper.pid
 
 
-def test_anybody_finds_it_again_by_its_record(directory: Path) -> None:
+def test_process_is_found_by_its_record(directory: Path) -> None:
     process = processes.spawn(directory, "sleeper", ["sleep", "100"])
     until(lambda: processes.find(directory, "sleeper"))
     assert processes.find(directory, "sleeper") == process
@@ -45,7 +45,7 @@ def test_anybody_finds_it_again_by_its_record(directory: Path) -> None:
 
 def test_stop_escalates_to_sigkill(directory: Path) -> None:
     process = processes.spawn(directory, "stubborn", IGNORES_SIGTERM)
-    until(lambda: wrote(directory, "stubborn", "ready"))
+    until(lambda: log_contains(directory, "stubborn", "ready"))
     processes.stop([process], 0.2)
     assert not process.running
     assert process.memory_bytes == 0
@@ -55,24 +55,24 @@ def test_stop_ends_a_paused_process_by_sigterm(directory: Path) -> None:
     process = processes.spawn(
         directory, "polite", ["sh", "-c", "trap 'echo bye; exit' TERM; echo ready; while :; do sleep 0.05; done"]
     )
-    until(lambda: wrote(directory, "polite", "ready"))
+    until(lambda: log_contains(directory, "polite", "ready"))
     process.signal(signal.SIGSTOP)
     until(lambda: process.paused)
     processes.stop([process], 30)
-    assert wrote(directory, "polite", "bye")
+    assert log_contains(directory, "polite", "bye")
 
 
-def test_a_reused_pid_is_never_signalled(directory: Path) -> None:
-    somebody = processes.spawn(directory, "somebody", ["sleep", "100"])
-    predecessor = replace(somebody, started_ticks=somebody.started_ticks - 1)
+def test_reused_pid_is_never_signalled(directory: Path) -> None:
+    process = processes.spawn(directory, "process", ["sleep", "100"])
+    predecessor = replace(process, started_ticks=process.started_ticks - 1)
     assert not predecessor.running
     assert not predecessor.signal(signal.SIGKILL)
     assert predecessor.wait(0)
     processes.stop([predecessor], 0)
-    assert somebody.running
+    assert process.running
 
 
-def test_a_record_of_an_earlier_boot_matches_no_process(directory: Path) -> None:
+def test_record_of_an_earlier_boot_matches_no_process(directory: Path) -> None:
     process = processes.spawn(directory, "sleeper", ["sleep", "100"])
     record = directory / processes.RECORDS / "sleeper"
     until(lambda: processes.find(directory, "sleeper"))
@@ -81,21 +81,21 @@ def test_a_record_of_an_earlier_boot_matches_no_process(directory: Path) -> None
     processes.stop([process], 0)
 
 
-def test_a_killed_parent_leaves_a_record(directory: Path) -> None:
+def test_process_of_a_killed_parent_has_a_record(directory: Path) -> None:
     program = (
         "import os, signal, sys, pathlib; from zonewise.lab import processes;"
         "processes.spawn(pathlib.Path(sys.argv[1]), 'orphan', ['sleep', '100']); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program, str(directory)], check=False)
     until(lambda: processes.find(directory, "orphan"))
-    found = processes.recorded(directory)
-    assert [process.name for process in found] == ["orphan"]
+    recorded = processes.recorded(directory)
+    assert [process.name for process in recorded] == ["orphan"]
     processes.close(directory, 1)
-    assert not found[0].running
+    assert not recorded[0].running
 
 
 def test_nothing_starts_after_close(directory: Path) -> None:
-    """What a killed parent was about to start finds its record's place gone."""
+    """A process that a killed parent was about to start finds no record directory and exits."""
     processes.spawn(directory, "first", ["sleep", "100"])
     processes.close(directory, 1)
     assert not (directory / processes.RECORDS).exists()
@@ -110,20 +110,20 @@ def test_nothing_starts_after_close(directory: Path) -> None:
     assert all(not process.running for process in processes.recorded(directory))
 
 
-def test_a_missing_program_ends_at_once_and_says_so(directory: Path) -> None:
+def test_missing_program_ends_at_once_and_is_logged(directory: Path) -> None:
     process = processes.spawn(directory, "nothing", ["/no/such/program"])
     assert process.wait(30)
-    assert wrote(directory, "nothing", "/no/such/program")
+    assert log_contains(directory, "nothing", "/no/such/program")
 
 
 @pytest.mark.parametrize("command", ["plain", "with space", "bad) R 1 (name"])
-def test_start_time_survives_any_command_name(command: str) -> None:
+def test_start_time_is_parsed_for_any_command_name(command: str) -> None:
     after = ["S", *map(str, range(4, 53))]
     assert processes.start_time(f"42 ({command}) {' '.join(after)}") == ("S", 22)
 
 
-def test_an_ended_process_needs_no_waiting() -> None:
-    gone = Process("gone", 2**22 - 3, 1)
-    assert not gone.running
-    assert gone.wait(0)
-    assert not gone.signal(signal.SIGTERM)
+def test_ended_process_is_not_running() -> None:
+    ended = Process("gone", 2**22 - 3, 1)
+    assert not ended.running
+    assert ended.wait(0)
+    assert not ended.signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ CONTROLLERS = {
 
 
 @pytest.mark.parametrize(("controllers", "expected"), CONTROLLERS.values(), ids=CONTROLLERS.keys())
-def test_which_controllers_run(controllers: str, expected: bool) -> None:
+def test_controllers_setting_selects_a_controller(controllers: str, expected: bool) -> None:
     settings = ControlPlaneConfig(version="v1.36.3", controllers=controllers)
     assert settings.runs("serviceaccount-controller") is expected
 
@@ -26,7 +26,7 @@ def test_no_controller_runs_without_the_controller_manager() -> None:
     assert not settings.runs("serviceaccount-controller")
 
 
-def test_more_flags_come_last_so_that_they_win() -> None:
+def test_additional_flags_come_last() -> None:
     settings = ControlPlaneConfig(version="v1.36.3", flags={Program.APISERVER: ("--profiling=true",)})
     command = programs.command(Program.APISERVER, settings, LAYOUT)
     assert command[0] == "/bin/kube-apiserver"
@@ -41,7 +41,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("address", "flag"), ADDRESSES.values(), ids=ADDRESSES.keys())
-def test_where_the_api_server_says_it_is(address: str, flag: str) -> None:
+def test_api_server_advertises_non_loopback_addresses(address: str, flag: str) -> None:
     command = programs.command(Program.APISERVER, ControlPlaneConfig(version="v1.36.3", address=address), LAYOUT)
     assert flag in command
     assert f"--bind-address={address}" in command

@@ -15,11 +15,11 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("seconds", "expected"), DURATIONS.items())
-def test_durations_as_text(seconds: float, expected: str) -> None:
+def test_duration_text(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 
-def test_packages_count_by_their_size() -> None:
+def test_packages_are_weighted_by_size() -> None:
     estimate = Estimate({"big": 900, "small": 50}, linking=50)
     estimate.add("small")
     assert estimate.fraction == pytest.approx(0.05)
@@ -28,7 +28,7 @@ def test_packages_count_by_their_size() -> None:
     assert estimate.seconds_left(95) == pytest.approx(5)
 
 
-def test_no_guess_before_there_is_anything_to_guess_from() -> None:
+def test_no_estimate_without_progress() -> None:
     estimate = Estimate({"big": 1000, "small": 1})
     estimate.add("small")
     assert estimate.seconds_left(60) is None
@@ -36,7 +36,7 @@ def test_no_guess_before_there_is_anything_to_guess_from() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 10**6)), st.lists(st.text(max_size=3)))
-def test_never_more_than_all_nor_backwards(weights: dict[str, int], messages: list[str]) -> None:
+def test_fraction_grows_and_stays_below_one(weights: dict[str, int], messages: list[str]) -> None:
     estimate = Estimate(weights, linking=1)
     before = 0.0
     for message in messages:
@@ -46,7 +46,7 @@ def test_never_more_than_all_nor_backwards(weights: dict[str, int], messages: li
     assert estimate.count <= len(weights)
 
 
-def test_a_log_gets_a_line_for_every_tenth() -> None:
+def test_log_gets_a_line_every_ten_percent() -> None:
     stream = io.StringIO()
     reporter = ProgressReporter(stream, clock=lambda: 1.5)
     reporter.step("building")
@@ -58,7 +58,7 @@ def test_a_log_gets_a_line_for_every_tenth() -> None:
     assert lines[1:] == [f"{percent:3d} %  on the way" for percent in range(10, 101, 10)]
 
 
-def test_a_terminal_gets_one_living_line() -> None:
+def test_terminal_gets_one_updating_line() -> None:
     clock = iter(index / 10 for index in range(1000))
     stream = Terminal()
     reporter = ProgressReporter(stream, clock=lambda: next(clock))

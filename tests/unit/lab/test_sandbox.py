@@ -1,4 +1,4 @@
-"""Addresses of pods: each once, and rested before they are used again."""
+"""Pod addresses: unique, and reused as late as possible."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from zonewise.lab.decide.podspec import PodMetadata, RunPod
 from zonewise.lab.network.namespaces import NetworkError
 from zonewise.lab.nodes import sandbox
 
-EVERYONE = set(range(1, 255))
+ALL_INDEXES = set(range(1, 255))
 
 
-@given(taken=st.sets(st.integers(1, 254), max_size=253), last=st.integers(0, 254))
-def test_a_free_address_is_found_whenever_there_is_one(taken: set[int], last: int) -> None:
-    assert sandbox.free_index(taken, last) in EVERYONE - taken
+@given(used=st.sets(st.integers(1, 254), max_size=253), last=st.integers(0, 254))
+def test_free_index_is_found_if_there_is_one(used: set[int], last: int) -> None:
+    assert sandbox.free_index(used, last) in ALL_INDEXES - used
 
 
-def test_the_address_freed_last_is_given_last() -> None:
+def test_indexes_are_handed_out_in_rotation() -> None:
     assert sandbox.free_index({1, 2}, 3) == 4
     assert sandbox.free_index({254}, 254) == 1
 
 
-def test_a_full_node_says_so() -> None:
+def test_full_node_raises() -> None:
     with pytest.raises(NetworkError, match="all 254 pod addresses"):
-        sandbox.free_index(EVERYONE, 9)
+        sandbox.free_index(ALL_INDEXES, 9)
 
 
-def test_links_fit_the_kernels_limit() -> None:
+def test_link_names_fit_the_kernel_limit() -> None:
     pods = [RunPod(metadata=PodMetadata(uid=uid)) for uid in ("5a0a1f6e-7b0a-4a9d-8f0c-6a7e0c2f1b3d", "x")]
     links = {sandbox.link_of(pod) for pod in pods}
     assert len(links) == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 from zonewise.lab.build import setup
 
 
-def test_packages_of_missing_commands_once_each(tmp_path: Path) -> None:
+def test_missing_packages_are_listed_once(tmp_path: Path) -> None:
     commands = ["conntrack", "ip", "nft", "nsenter", "setpriv", "tc"]
     assert setup.missing_packages(commands, str(tmp_path)) == ["conntrack", "iproute2", "nftables", "util-linux"]
     for command in ("ip", "tc", "nft"):
@@ -12,13 +12,13 @@ def test_packages_of_missing_commands_once_each(tmp_path: Path) -> None:
     assert setup.missing_packages(commands, str(tmp_path)) == ["conntrack", "util-linux"]
 
 
-def test_packages_that_have_no_command_are_known_by_a_file(tmp_path: Path) -> None:
+def test_missing_libraries_are_detected_by_file(tmp_path: Path) -> None:
     (tmp_path / "here.so").touch()
     below = str(tmp_path).removeprefix("/")
     assert setup.missing_libraries({f"{below}/here.*": "there", f"{below}/gone.*": "missing"}) == ["missing"]
 
 
-def test_only_the_bindings_of_this_python_are_linked(tmp_path: Path) -> None:
+def test_only_bindings_of_this_python_are_linked(tmp_path: Path) -> None:
     system, site = tmp_path / "system", tmp_path / "site"
     system.mkdir()
     site.mkdir()

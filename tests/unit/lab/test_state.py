@@ -31,14 +31,14 @@ def test_bad_names_are_refused(name: str) -> None:
         state.directory_of(name)
 
 
-def test_a_record_comes_back_as_it_was_written() -> None:
+def test_lab_record_round_trips() -> None:
     lab = make("one", phase=LabPhase.READY)
     assert state.find("one") == lab
     assert state.get("one").kube_proxy == Path("/bin/kube-proxy")
     assert state.names() == ["one"]
 
 
-def test_labs_are_listed_with_what_is_written_of_them() -> None:
+def test_labs_are_listed_with_phase_and_directory() -> None:
     lab = make("one", phase=LabPhase.READY)
     state.directory_of("half").mkdir()
     assert status.listed() == (
@@ -47,20 +47,20 @@ def test_labs_are_listed_with_what_is_written_of_them() -> None:
     )
 
 
-def test_half_written_and_unknown_labs_are_none() -> None:
+def test_incomplete_and_unknown_labs_are_not_found() -> None:
     assert state.find("never") is None
     make("broken").directory.joinpath("lab.json").write_text('{"name": ')
     assert state.find("broken") is None
 
 
-def test_a_lab_that_is_not_up_is_a_clear_error() -> None:
+def test_lab_that_is_not_up_error_tells_what_to_do() -> None:
     make("other", phase=LabPhase.READY)
     make("half")
     with pytest.raises(NoLabError, match=r"start 'half' with .* --name half`, or choose .* --name: other$"):
         state.get("half")
 
 
-def test_one_at_a_time_works_on_a_lab() -> None:
+def test_second_lock_of_a_lab_raises_busy() -> None:
     with (
         state.locked("one"),
         pytest.raises(BusyError, match=f"'one' is being started, stopped or shaped by process {os.getpid()}"),
@@ -71,7 +71,7 @@ def test_one_at_a_time_works_on_a_lab() -> None:
         pass
 
 
-def test_waiters_are_served_in_order() -> None:
+def test_lock_waits_for_its_holder() -> None:
     order: list[str] = []
 
     def wait() -> None:
@@ -87,7 +87,7 @@ def test_waiters_are_served_in_order() -> None:
     assert order == ["first", "second"]
 
 
-def test_whether_a_lab_is_held_can_be_seen() -> None:
+def test_is_held_reports_the_lock() -> None:
     assert not state.is_held("one")
     with state.locked("one"):
         assert state.is_held("one")
@@ -96,7 +96,7 @@ def test_whether_a_lab_is_held_can_be_seen() -> None:
     assert not state.is_held("one")
 
 
-def test_the_lock_goes_with_the_lab() -> None:
+def test_lock_file_is_removed_with_the_lab() -> None:
     with state.locked("one"):
         lab = make("one")
     assert state.directory_of("one").with_name("one.lock").exists()
@@ -106,7 +106,7 @@ def test_the_lock_goes_with_the_lab() -> None:
     assert not paths.state_root().exists()
 
 
-def test_a_place_that_can_not_hold_labs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_state_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("ZONEWISE_STATE", str(file))

@@ -23,7 +23,7 @@ JUDGED = {
         (LabZoneStatus("zone-a", 2, 0, 2), LabZoneStatus("zone-b", 2, 0, 0, cut=True)),
         (LabHealth.DEGRADED, "not ready: 2 of 2 nodes in zone-b (cut off)"),
     ),
-    "here and there": (
+    "in several zones": (
         (LabZoneStatus("zone-a", 2, 5, 6), LabZoneStatus("", 1)),
         (LabHealth.DEGRADED, "not ready: 1 of 7 nodes in zone-a, 1 of 1 nodes in no zone"),
     ),
@@ -31,13 +31,13 @@ JUDGED = {
 
 
 @pytest.mark.parametrize(("zones", "expected"), JUDGED.values(), ids=JUDGED)
-def test_a_lab_is_well_when_all_its_nodes_are(
+def test_health_follows_the_readiness_of_nodes(
     zones: tuple[LabZoneStatus, ...], expected: tuple[LabHealth, str]
 ) -> None:
     assert judge(zones) == expected
 
 
-def test_kwok_nodes_are_dealt_out_evenly_and_differ_in_size() -> None:
+def test_kwok_nodes_are_spread_evenly_and_differ_in_size() -> None:
     nodes = manifests(1000, ["zone-a", "zone-b", "zone-c"], tainted=False)
     labels = [node["metadata"]["labels"] for node in nodes]
     zones = [label["topology.kubernetes.io/zone"] for label in labels]
