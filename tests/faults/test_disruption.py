@@ -131,7 +131,7 @@ async def test_fifty_evictions_through_stale_webhooks_evict_three(ns: Disruption
 
 
 async def evict_all(ns: DisruptionNamespace, pods: Sequence[str], evicted: set[str]) -> bool:
-    """Evict all remaining pods at once. On a busy machine some are told to retry, as a drain does."""
+    """Evict all remaining pods at once. On a busy machine some must be retried, as a drain does."""
     remaining = [name for name in pods if name not in evicted]
     results = dict(zip(remaining, await asyncio.gather(*(evict(ns, name) for name in remaining)), strict=True))
     assert set(results.values()) <= {"gone", "429 budget"}
