@@ -129,6 +129,7 @@ def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
     from zonewise.ceph.config import CsiConfigFile
     from zonewise.ceph.controller import journal
     from zonewise.ceph.decide import ids
+    from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
 
     clusters = CephClusters(CsiConfigFile(config), 60)
     cluster = clusters.own("lab")
@@ -136,12 +137,12 @@ def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
     number = cluster.require_pool(pool, "pool")
     lister_journal = journal.Journal(cluster, JOURNAL_POOL)
     entries = [
-        journal.JournalEntry(
+        JournalEntry(
             name=name,
             token=ids.token_of(name, uuid.uuid4().bytes[:4]),
             kind=ids.VolumeKind.RBD,
             object_type=ids.ObjectType.VOLUME,
-            state=journal.JournalState.READY,
+            state=JournalState.READY,
             pool=pool,
             pool_id=number,
             size_bytes=1 << 30,

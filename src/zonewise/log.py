@@ -146,4 +146,5 @@ class _Forwarder(logging.Handler):
 def _is_write_after_close(record: logging.LogRecord) -> bool:
     """uvloop logs an error when it closes a TLS connection while data arrives. A cancelled request does that; no harm."""
     error = record.exc_info[1] if record.exc_info else None
-    return record.name == "asyncio" and isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+    is_tls = record.name == "asyncio" and record.getMessage().startswith("Fatal error on SSL protocol")
+    return is_tls and isinstance(error, RuntimeError) and "the handler is closed" in str(error)

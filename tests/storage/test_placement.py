@@ -18,11 +18,12 @@ from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.config import CsiConfigFile
 from zonewise.ceph.controller import journal, journal_pools
 from zonewise.ceph.controller.fsck import Fsck, FsckCode, FsckFinding
-from zonewise.ceph.controller.journal import Journal, JournalState
+from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.ids import ObjectType
+from zonewise.ceph.decide.journal_entry import JournalState
 from zonewise.ceph.decide.model import Discovered
 from zonewise.lab.ceph import cluster
 from zonewise.lab.ceph.cluster import JOURNAL_POOL

@@ -12,7 +12,8 @@ from zonewise.cli import printing
 
 if TYPE_CHECKING:
     from zonewise.ceph.backend.cluster import CephCluster
-    from zonewise.ceph.controller.journal import Journal, JournalEntry
+    from zonewise.ceph.controller.journal import Journal
+    from zonewise.ceph.decide.journal_entry import JournalEntry
 
 CONFIG = Path("/etc/zonewise-csi/config.json")
 

@@ -1,7 +1,7 @@
 """Decisions encoded as EndpointSlice hints, and decoded again: what stock kube-proxies can follow, and what slices store.
 
 A stock proxy knows the nodes and zones of an endpoint. It uses the endpoints hinted for its node if all endpoints have
-node hints, else those for its zone if all have zone hints, else all. It knows no walls, no other labels, no weights.
+node hints, else those for its zone if all have zone hints, else all. It has no hard rules, no other labels and no weights.
 `express` comes as close as that allows and lists the losses; `recall` reads the last decision back, so that a controller
 needs no other memory.
 

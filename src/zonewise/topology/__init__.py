@@ -1,4 +1,4 @@
-"""Domains: node labels, zones, capacity and selectors. Pure; all rooms use this one."""
+"""Domains: node labels, zones, capacity and selectors. Pure; used by all packages."""
 
 from zonewise.api.names import HOSTNAME, REGION, ZONE
 from zonewise.topology.capacity import (

@@ -1,4 +1,4 @@
-"""Reason of a decision: code, sentence and facts, in one form for all rooms.
+"""Reason of a decision: code, sentence and facts, in one form for all packages.
 
 A decision returns a `Reason` beside its result; explain, events, metrics labels, webhook denials and the dashboard all
 show that same value, so the sentence is written once.

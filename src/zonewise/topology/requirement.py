@@ -1,6 +1,6 @@
 """Label requirement: a key, an operator and values, as `k8s.io/apimachinery/pkg/labels` evaluates it.
 
-The atom of every selector. Reading one from an object collects all its problems, each naming the field and what to
+Selectors consist of requirements. Reading one from an object collects all its problems, each naming the field and what to
 write instead, so that a webhook can answer them at once.
 """
 

@@ -19,6 +19,8 @@ from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import CONFIG_MAPS, EVENTS, Key
 
+pytestmark = pytest.mark.xdist_group("ceph-cluster")  # they label nodes of the shared cluster
+
 QUICK = OutageTiming(takeover_after_seconds=0.5, giveback_after_seconds=0.5)
 
 

@@ -13,6 +13,8 @@ from zonewise.ceph.decide.domains import accessible_topology
 from zonewise.cli.main import main
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("ceph-cluster")  # they label nodes of the shared cluster
+
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES = "/api/v1/persistentvolumes"
 POOLS = [{"poolName": "rbd-a", "domainSegments": [{"domainLabel": "zone", "value": "zone-a"}]}]

@@ -19,6 +19,8 @@ from zonewise.kube.wire.errors import Invalid
 from zonewise.objects import EVENTS, Key
 from zonewise.objects.storage import CSI_NODES
 
+pytestmark = pytest.mark.xdist_group("ceph-cluster")  # they label nodes of the shared cluster
+
 ZONE, REGION = f"{CSI_TOPOLOGY_PREFIX}zone", f"{CSI_TOPOLOGY_PREFIX}region"
 TAKES_A = takeover_key("zone", "zone-a")
 

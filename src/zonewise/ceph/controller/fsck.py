@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zonewise.ceph.backend.cluster import CephCluster
-from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
+from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.journal_pools import APPLICATIONS
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
 from zonewise.ceph.decide.model import Discovered, VolumeBackend
 
 

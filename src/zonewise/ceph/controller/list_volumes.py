@@ -8,9 +8,10 @@ from typing import Final
 
 from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.controller import journal_pools
-from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
+from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
 
 LARGEST_PAGE: Final = 5000  # a gRPC message is limited to 4 MiB
 

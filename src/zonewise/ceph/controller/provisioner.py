@@ -21,12 +21,13 @@ from typing import Final
 import msgspec
 
 from zonewise.ceph.backend.cluster import CephCluster
-from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState, VolumeOrigin
+from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS, OperationPending, VolumeLocks
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import ids, pool_choice
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState, VolumeOrigin
 from zonewise.ceph.decide.model import CloneSource, CreateSpec, PoolState, VolumeBackend
 from zonewise.ceph.decide.parameters import PoolBalance, PoolRule, StorageClassParameters
 from zonewise.ceph.decide.pool_choice import PoolChoice

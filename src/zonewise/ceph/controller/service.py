@@ -11,13 +11,14 @@ from typing import Final
 
 from zonewise.api.names import CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.backend.cluster import CephCluster, CephClusters
-from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
+from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.list_volumes import VolumeLister
 from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide import access, domains, ids, parameters, pool_choice
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
 from zonewise.ceph.decide.model import TopologyRequirement, VolumeBackend
 from zonewise.ceph.decide.parameters import StorageClassParameters
 from zonewise.ceph.decide.request import VolumeRequest

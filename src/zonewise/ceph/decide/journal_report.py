@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zonewise.ceph.controller.journal import JournalEntry, JournalState
 from zonewise.ceph.decide.ids import ObjectType, VolumeKind
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
 
 
 class OriginReport(msgspec.Struct, frozen=True, rename="camel"):

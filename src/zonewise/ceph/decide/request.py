@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zonewise.ceph.controller.journal import JournalEntry
 from zonewise.ceph.decide import pool_choice
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId
+from zonewise.ceph.decide.journal_entry import JournalEntry
 from zonewise.ceph.decide.model import TopologyRequirement, VolumeBackend
 from zonewise.ceph.decide.parameters import StorageClassParameters
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
@@ -20,11 +20,13 @@ from zonewise.objects import Resource, View
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=View | dict[str, Any])
 
+_CONCURRENT_REQUESTS: Final = 16
+
 
 class _Request(NamedTuple):
     resource: Resource[Any]
     namespace: str = ""
-    name: str = ""
+    name: str | None = None
     selector: str = ""
     fields: str = ""
 
@@ -37,6 +39,7 @@ class ClusterReader:
         self._tasks: dict[_Request, asyncio.Task[Any]] = {}
         self._forbidden: dict[_Request, str] = {}
         self._missing: set[_Request] = set()
+        self._slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
     @property
     def unread(self) -> list[str]:
@@ -110,9 +113,10 @@ class ClusterReader:
 
     async def _read(self, request: _Request) -> Any:
         resource, namespace, name, selector, fields = request
-        if name:
-            return await self.client.get(resource, name, namespace)
-        return (await self.client.list(resource, namespace, selector=selector, fields=fields)).items
+        async with self._slots:
+            if name is not None:
+                return await self.client.get(resource, name, namespace)
+            return (await self.client.list(resource, namespace, selector=selector, fields=fields)).items
 
 
 def read_cluster(access: ClusterAccess, read: Callable[[ClusterReader], Awaitable[T]]) -> T:

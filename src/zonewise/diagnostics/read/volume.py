@@ -20,6 +20,7 @@ from zonewise.diagnostics.decide.explain.volume import (
 )
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.errors import UsageError, ZonewiseError
+from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import CONFIG_MAPS, NODES, Key, Node, Resource
 from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 
@@ -47,11 +48,13 @@ async def explain_claim(reader: ClusterReader, claim: Key, labels: DomainLabels,
 
 
 async def _read_config(reader: ClusterReader, key: Key) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    config_map = await reader.get_or_none(CONFIG_MAPS, key.name, key.namespace)
-    if config_map is not None:
-        return config_map.data, ()
-    why = "forbidden" if reader.is_forbidden(CONFIG_MAPS, key.name, key.namespace) else "not found"
-    return {}, (f"config map {key} can't be read ({why}), so takeovers and pools are not known",)
+    try:
+        config_map = await reader.find(CONFIG_MAPS, key.name, key.namespace)
+    except ApiError as error:
+        return {}, (f"config map {key} can't be read ({error}), so takeovers and pools are not known",)
+    if config_map is None:
+        return {}, (f"config map {key} can't be read (not found), so takeovers and pools are not known",)
+    return config_map.data, ()
 
 
 def _takeovers(data: Mapping[str, str], labels: DomainLabels) -> tuple[TakeoverMap, tuple[str, ...]]:

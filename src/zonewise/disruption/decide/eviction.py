@@ -28,8 +28,8 @@ Budgets
      on a node that is to be evicted is the exception: it may become ready before it goes.
  10. The result depends on counts, and no leader keeps them: 429.
  11. Evictions that rely on a charge: a stock PodDisruptionBudget refuses, by the cache and by `ReadPdbs`: its own answer.
-     To pass the request on uncharged, for the API server to refuse, would bypass our budgets whenever the PDB changes
-     its mind in between.
+     To pass the request on uncharged, for the API server to refuse, would bypass our budgets if the status of
+     the PDB changes in between.
  12. Evictions of a pod that is not ready: the pod must be read after the counts that judge it, since these may have found
      it ready. `ReadBudgets`, `ReadPod`, `ReadNode`, `Charge` on exactly these versions; at most three times while the
      budgets change. Gone: 404. Its name passes on: 429. Ready or leaving by now: start again at 6 with that pod.

@@ -158,19 +158,13 @@ class Worker:
     def report(self) -> WorkerReport:
         """Counts since the last report."""
         self.forget_clients()
-        report = WorkerReport(
-            self._queries,
-            self.counters.reset(),
-            list(self.latency),
-            self.samples,
-            self.limited,
-            self.errors,
-            self.dropped,
-        )
-        self._queries, self.samples = {}, []
-        self.latency[:] = [0] * LATENCY_BUCKETS
-        self.limited = self.errors = self.dropped = 0
-        return report
+        queries, self._queries = self._queries, {}
+        samples, self.samples = self.samples, []
+        latency, self.latency[:] = list(self.latency), [0] * LATENCY_BUCKETS
+        limited, self.limited = self.limited, 0
+        errors, self.errors = self.errors, 0
+        dropped, self.dropped = self.dropped, 0
+        return WorkerReport(queries, self.counters.reset(), latency, samples, limited, errors, dropped)
 
     def report_and_exit(self) -> None:
         self._send(self.report())

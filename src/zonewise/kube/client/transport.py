@@ -9,9 +9,9 @@ import asyncio
 import os
 import re
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Self
 
 from multidict import CIMultiDict
@@ -32,7 +32,6 @@ _log = get_logger(__name__)
 CONNECT_SECONDS = 10.0
 READ_BUFFER_BYTES = 2**18
 _MOST_WARNINGS_REMEMBERED = 100
-_MOST_CLOSING = 64
 
 Check = Callable[[], object]
 """Raises when nothing may be sent any more."""
@@ -181,7 +180,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._closing: deque[asyncio.Transport] = deque(maxlen=_MOST_CLOSING)
+        self._closing: set[asyncio.Transport] = set()
 
     async def connect(self, *arguments: Any, **options: Any) -> Any:
         connection = await super().connect(*arguments, **options)
@@ -195,15 +194,22 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
     def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
-        if (should_close or protocol.should_close) and protocol.transport is not None:
-            self._closing.append(protocol.transport)
+        transport, closed = protocol.transport, protocol.closed
+        if (should_close or protocol.should_close) and transport is not None and closed is not None:
+            self._closing.add(transport)
+            closed.add_done_callback(partial(self._forget, transport))
         super()._release(key, protocol, should_close=should_close)
+
+    def _forget(self, transport: asyncio.Transport, closed: asyncio.Future[None]) -> None:
+        self._closing.discard(transport)
+        if not closed.cancelled():
+            closed.exception()  # retrieved, or asyncio logs it
 
     def abort_closing(self) -> None:
         """Abort connections that were closed before: aiohttp does not track them, and a TLS close waits for the peer. A
         cancelled request to a silent server would leave its socket open when the event loop ends.
         """
-        for transport in self._closing:
+        for transport in tuple(self._closing):
             transport.abort()
 
 

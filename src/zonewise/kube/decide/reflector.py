@@ -13,8 +13,8 @@ or `failed`. The rules:
   passes (no answer, too busy, not allowed) leaves us our place in the server's history; any other answer to a watch,
   above all a 410, loses it: then the whole state is asked for again. So does a watch on which not even a bookmark comes:
   a server that has not reached our version accepts it, and says nothing until it has.
-- Never back in time: a new list must not be older than what was seen. Where the server can't promise that, a consistent
-  read is asked for, which is the truth even if it is older (an etcd restored from a backup).
+- Resource versions never decrease: a new list must not be older than what was seen. Where the server can't promise that, a consistent
+  read is asked for, which is authoritative even if it is older (an etcd restored from a backup).
 """
 
 from __future__ import annotations

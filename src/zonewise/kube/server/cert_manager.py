@@ -2,7 +2,7 @@
 
 All replicas share one Secret. The first replica that finds an authority due writes it, the others read it. Every
 replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads the
-Secret afresh, has the API servers trust what stands there, and only then may serve under it.
+Secret afresh, publishes its CAs in caBundle, and only then may serve under it.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class CertManager:
         lifetimes: Lifetimes = _LIFETIMES,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
-        """`trust` makes API servers trust a bundle of certificates, such as `TrustInjector.inject`."""
+        """`trust` makes API servers trust a bundle of certificates, such as `CaInjector.inject`."""
         self.context = server_context()
         self._authorities = SharedAuthorities(client, secret, lifetimes)
         self._hosts = tuple(hosts)

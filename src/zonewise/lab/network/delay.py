@@ -1,7 +1,7 @@
 """Delay line: a process in a lab's router that delays packets between zones.
 
 `python -m zonewise.lab.network.delay 5 20` makes tun devices delay0 (5 ms) and delay1 (20 ms). A packet routed into one comes
-back out of it so much later, and the router sends it on. Standard library only: it starts in the blink of an eye.
+back out of it so much later, and the router sends it on. Standard library only, so that it starts fast.
 """
 
 from __future__ import annotations

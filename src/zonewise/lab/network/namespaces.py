@@ -1,6 +1,6 @@
 """Network namespaces: enter, list, processes inside, remove.
 
-Names are the contract: everything of a lab carries the lab's name, so that a later command finds all of it after a crash.
+Resources are found by name: everything of a lab carries the lab's name, so that a later command finds all of it after a crash.
 """
 
 from __future__ import annotations
