@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from zonewise.dashboard.decide.rows import ProxiesRow
-from zonewise.dashboard.decide.traffic import TrafficMeter
+from zonewise.dashboard.decide.traffic import DashboardTraffic
 from zonewise.dashboard.live_state import LiveState
 from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
 from zonewise.kube.wire.errors import ApiError
@@ -59,7 +59,7 @@ class Scraper:
         self._port = port
         self._state = state
         self._period_seconds = period_seconds
-        self._meter = TrafficMeter()
+        self._meter = DashboardTraffic()
         self._backoff_seconds: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
         self._problem = ""

@@ -7,8 +7,8 @@ from zonewise.dashboard.decide.traffic import (
     BUCKET_SECONDS,
     BUCKETS,
     RECENT_SECONDS,
+    DashboardTraffic,
     TrafficHistory,
-    TrafficMeter,
     TrafficSample,
 )
 from zonewise.diagnostics.decide.status.traffic import TrafficPath, ZoneFlow
@@ -21,7 +21,7 @@ ZONES = ("a", "b")
 
 
 def test_the_first_counters_of_a_proxy_are_a_baseline() -> None:
-    meter = TrafficMeter()
+    meter = DashboardTraffic()
     meter.add("node-1", {IN_ZONE: 1000.0})
     assert meter.sample(100.0, ZONES).services == {}
     meter.add("node-1", {IN_ZONE: 1300.0, ACROSS: 100.0})
@@ -31,14 +31,14 @@ def test_the_first_counters_of_a_proxy_are_a_baseline() -> None:
 
 
 def test_a_restarted_proxy_counts_from_zero() -> None:
-    meter = TrafficMeter()
+    meter = DashboardTraffic()
     meter.add("node-1", {IN_ZONE: 1000.0})
     meter.add("node-1", {IN_ZONE: 40.0})
     assert meter.sample(100.0, ZONES).services == {"shop/catalog": (40, 0)}
 
 
 def test_a_proxy_that_was_gone_gets_a_new_baseline() -> None:
-    meter = TrafficMeter()
+    meter = DashboardTraffic()
     meter.add("node-1", {IN_ZONE: 1000.0})
     meter.retain({"node-2"})
     meter.add("node-1", {IN_ZONE: 5000.0})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zonewise.dns.server.worker import WorkerSockets
 from zonewise.dns.wire import ipc
 from zonewise.dns.wire.ipc import (
-    Drain,
+    DrainWorker,
     Exited,
     Fork,
     FrameDecoder,
@@ -28,7 +28,7 @@ from zonewise.dns.wire.names import to_wire
 CONFIG = WorkerConfig(to_wire("cluster.local"), ("10.0.0.1",), ("10.0.0.0/8",), 100, 5, 60, log_queries=True)
 REPORT = WorkerReport({"zone-a-1": 7}, {"near": 1}, [0, 3], [("10.0.0.1", b"\xff", b"")], 1, 2, 3)
 MESSAGES: list[Message] = [
-    Fork("udp-1", WorkerRole.UDP, CONFIG, 2), Kill("tcp"), Exited("tcp", -9), Serve(), Drain(), Serving(), REPORT,
+    Fork("udp-1", WorkerRole.UDP, CONFIG, 2), Kill("tcp"), Exited("tcp", -9), Serve(), DrainWorker(), Serving(), REPORT,
 ]  # fmt: skip
 STREAM: list[Update | Message] = [
     ("services", [(b"\1a\0", b"records"), (b"\1b\0", None)]),
@@ -36,7 +36,7 @@ STREAM: list[Update | Message] = [
     ("locations", {b"\x0a\0\0\1": "zone-a-1"}, {16: {48: {1 << 79: "zone-a-1"}}}),
     REPORT,
     ("loaded",),
-    Drain(),
+    DrainWorker(),
 ]
 
 

@@ -1,6 +1,6 @@
 """Measured traffic over time: increments of the proxies' counters, and in-zone shares of the last minutes. Pure.
 
-A proxy's counters grow until it restarts. `TrafficMeter` turns counters into increments; `TrafficHistory` keeps these in
+A proxy's counters grow until it restarts. `DashboardTraffic` turns counters into increments; `TrafficHistory` keeps these in
 buckets, so that a page that is opened later can show them.
 """
 
@@ -37,7 +37,7 @@ class TrafficSample(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     services: Mapping[str, tuple[int, int]]
 
 
-class TrafficMeter:
+class DashboardTraffic:
     def __init__(self) -> None:
         self._last: dict[str, ByteCounters] = {}
         self._increments: dict[TrafficPath, float] = defaultdict(float)

@@ -19,7 +19,7 @@ from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
 from zonewise.dns.server.worker import WorkerSockets
 from zonewise.dns.wire import ipc
-from zonewise.dns.wire.ipc import Drain, Message, Serve, Serving, Update, WorkerConfig, WorkerReport, WorkerRole
+from zonewise.dns.wire.ipc import DrainWorker, Message, Serve, Serving, Update, WorkerConfig, WorkerReport, WorkerRole
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
@@ -173,7 +173,7 @@ class Supervisor:
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         self._draining = True
         self._flush()
-        self._write(ipc.encode(Drain()))
+        self._write(ipc.encode(DrainWorker()))
         exits = [slot.exited for slot in self._slots if slot.exited and slot.writer]
         if exits:
             await asyncio.wait(exits, timeout=DRAIN_SECONDS)

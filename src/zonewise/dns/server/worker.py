@@ -21,7 +21,7 @@ from zonewise.dns.decide.fast_path import QueryCounters
 from zonewise.dns.decide.handler import QuerySender
 from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.wire import ipc
-from zonewise.dns.wire.ipc import Drain, Message, Serve, Serving, Update, WorkerConfig, WorkerReport
+from zonewise.dns.wire.ipc import DrainWorker, Message, Serve, Serving, Update, WorkerConfig, WorkerReport
 
 REPORT_SECONDS: Final = 1.0
 HANG_SECONDS: Final = 5.0
@@ -191,7 +191,7 @@ class Worker:
             case Serve():
                 self._loaded.set()
                 self._send(Serving())
-            case Drain():
+            case DrainWorker():
                 self._on_drain()
             case _:
                 raise ValueError(f"unexpected message to a worker: {item!r}")

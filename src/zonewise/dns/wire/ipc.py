@@ -92,7 +92,7 @@ class Serve(msgspec.Struct, tag=True, frozen=True):
     """To a worker: the snapshot is complete."""
 
 
-class Drain(msgspec.Struct, tag=True, frozen=True):
+class DrainWorker(msgspec.Struct, tag=True, frozen=True):
     """To a worker: accept nothing new, answer what is queued, exit."""
 
 
@@ -115,7 +115,7 @@ class WorkerReport(msgspec.Struct, tag=True, frozen=True):
     dropped: int
 
 
-Message = Fork | Kill | Exited | Serve | Drain | Serving | WorkerReport
+Message = Fork | Kill | Exited | Serve | DrainWorker | Serving | WorkerReport
 
 encode_message: Final = msgspec.msgpack.Encoder().encode
 decode_message: Final = msgspec.msgpack.Decoder[Message](Message).decode
