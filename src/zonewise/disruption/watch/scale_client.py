@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from zonewise import log
+from zonewise.api.names import AGGREGATE_LABEL
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
@@ -24,7 +25,7 @@ from zonewise.objects.change import Change
 _log = log.get_logger(__name__)
 
 _BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=300.0)
-_AGGREGATED: Final = "zonewise.dev/aggregate-to-disruption: 'true'"
+_AGGREGATED: Final = f"{AGGREGATE_LABEL}: 'true'"
 
 
 class _Owner(View, frozen=True):

@@ -60,15 +60,12 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         if self._session is None:
-            self._connector = _Connector(limit=0, socket_factory=_keepalive_socket)
-            self._session = _session(self._connector)
+            self._session = _session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
-            self._connector.abort_closing()
-            await asyncio.sleep(0)  # transports close in the next iteration of the event loop
             self._session = None
 
     async def send(self, call: ApiRequest, check: Check | None = None) -> aiohttp.ClientResponse:
@@ -166,9 +163,9 @@ async def _received(reading: Awaitable[bytes], call: ApiRequest) -> bytes:
         raise _unreachable(error, call.action) from error
 
 
-def _session(connector: _Connector) -> aiohttp.ClientSession:
+def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_Connector(limit=0, socket_factory=_keepalive_socket),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         middlewares=(_send_once,),
@@ -205,12 +202,14 @@ class _Connector(aiohttp.TCPConnector):
         if not closed.cancelled():
             closed.exception()  # retrieved, or asyncio logs it
 
-    def abort_closing(self) -> None:
-        """Abort connections that were closed before: aiohttp does not track them, and a TLS close waits for the peer. A
-        cancelled request to a silent server would leave its socket open when the event loop ends.
+    async def close(self, **options: Any) -> None:
+        """Abort connections that were closed before, too: aiohttp does not track them, and a TLS close waits for the peer.
+        A cancelled request to a silent server would leave its socket open when the event loop ends.
         """
+        await super().close(**options)
         for transport in tuple(self._closing):
             transport.abort()
+        await asyncio.sleep(0)  # they close in the next iteration of the event loop
 
 
 class _Cut(aiohttp.ClientError):
