@@ -29,9 +29,9 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
+from zonewise.objects.discovery import service_key
 from zonewise.planning.data_plane import DataPlane
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.body import service_key
 
 PODS = {
     "a-1": "zone-a-1",

@@ -37,13 +37,13 @@ from zonewise.objects.admissionregistration import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
+from zonewise.objects.discovery import service_key
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
 from zonewise.planning.data_plane import find_data_planes
 from zonewise.planning.forecast import forecast_services
 from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.change_filter import routing_matters
 
 BATCH_SECONDS: Final = 0.25

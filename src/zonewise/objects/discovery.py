@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from zonewise.api.names import SERVICE_NAME
 from zonewise.objects.core import ObjectReference
-from zonewise.objects.meta import Metadata, View
+from zonewise.objects.meta import Key, Metadata, View
 from zonewise.objects.resource import Resource
 
 
@@ -51,3 +52,8 @@ class EndpointSlice(View, frozen=True):
 
 
 ENDPOINT_SLICES = Resource(view=EndpointSlice, kind="EndpointSlice", plural="endpointslices", group="discovery.k8s.io")
+
+
+def service_key(endpoint_slice: EndpointSlice) -> Key:
+    """The Service that a slice belongs to; the name is empty if the slice has no such label."""
+    return Key(endpoint_slice.metadata.namespace, endpoint_slice.metadata.labels.get(SERVICE_NAME, ""))

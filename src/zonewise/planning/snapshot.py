@@ -11,9 +11,9 @@ from zonewise.api.names import CONSUMER
 from zonewise.errors import UsageError
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
 from zonewise.objects.apps import DaemonSet, Deployment
+from zonewise.objects.discovery import service_key
 from zonewise.planning.data_plane import NO_OVERRIDES, STOCK, DataPlanes, Overrides, find_data_planes
 from zonewise.routing import HintsForm, RoutingNodes
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
 from zonewise.slices.decide.plan import has_slices

@@ -19,7 +19,6 @@ from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import (
     ENDPOINT_SLICES,
     NODES,
-    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Key,
@@ -28,6 +27,7 @@ from zonewise.objects import (
     Service,
 )
 from zonewise.objects.change import Change
+from zonewise.objects.discovery import service_key
 from zonewise.proxy.decide.targets import NodePlace
 from zonewise.routing import DRAIN_ZONE, RoutingNodes
 from zonewise.topology import is_ready, zone_of
@@ -61,7 +61,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
             lambda key, _cause: self.on_dirty((key,)),
             services=caches.of(SERVICES, selector=service_selector(all_services=all_services)),
             slices=caches.of(ENDPOINT_SLICES, selector=slice_selectors("", all_services=all_services)[0]),
-            owner=_service_of,
+            owner=service_key,
         )
         self.node_name = node
         self._client = client
@@ -155,10 +155,6 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         if change.key.name == self.node_name:
             self.on_node()
             self._zone_changed.set()
-
-
-def _service_of(viewed: EndpointSlice) -> Key:
-    return Key(viewed.metadata.namespace, viewed.metadata.labels.get(SERVICE_NAME, ""))
 
 
 def _node_facts(node: Node) -> tuple[object, ...]:

@@ -27,8 +27,8 @@ from zonewise.objects import (
     Service,
 )
 from zonewise.objects.change import Change
+from zonewise.objects.discovery import service_key
 from zonewise.routing import Drain, RoutingNodes, drained_zones
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.change_filter import (
     moves_endpoints,
     names_drain,

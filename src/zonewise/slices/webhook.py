@@ -22,8 +22,8 @@ from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import Apply
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service, key_of
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.discovery import service_key
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.overlay import Operations, as_remembered, is_stock, overlay
 from zonewise.slices.informers import SliceInformers
 

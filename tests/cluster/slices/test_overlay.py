@@ -43,8 +43,8 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICE_NAME
+from zonewise.objects.discovery import service_key
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.overlay_controller import OverlayController
 from zonewise.slices.reporter import RoutingReporter

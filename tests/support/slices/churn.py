@@ -19,7 +19,7 @@ from zonewise.kube.wire.errors import ApiError
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, PODS, SERVICES, EndpointSlice, Key
 from zonewise.objects.change import Change
-from zonewise.slices.decide.body import service_key
+from zonewise.objects.discovery import service_key
 
 POLICIES: tuple[dict[str, str | None], ...] = tuple(
     dict.fromkeys((SAME_ZONE, TOPOLOGY_MODE, STARTING_THRESHOLD, PADDING)) | policy

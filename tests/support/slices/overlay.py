@@ -24,8 +24,8 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NODES, PODS, SERVICES, Endpoint, EndpointSlice, Service
+from zonewise.objects.discovery import service_key
 from zonewise.routing import RoutingNodes, drained_zones
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.overlay import overlay
 
 ZONES = ("zone-a", "zone-b", "zone-c")

@@ -32,7 +32,7 @@ from zonewise.objects import (
     Pod,
     key_of,
 )
-from zonewise.slices.decide.body import service_key
+from zonewise.objects.discovery import service_key
 
 _DEFAULT_TYPES: Final = {NameKind.REVERSE: RecordType.PTR}
 

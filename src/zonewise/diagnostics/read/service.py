@@ -28,10 +28,10 @@ from zonewise.objects import (
     Service,
     key_of,
 )
+from zonewise.objects.discovery import service_key
 from zonewise.planning.data_plane import NO_OVERRIDES, DataPlanes, Overrides, find_data_planes
 from zonewise.planning.snapshot import require_kinds
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.body import service_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from zonewise.api.names import CONSUMER, HEADLESS_LABEL, MANAGED_BY, STARTED, STOCK_MANAGER, TRIGGER_TIME, WEIGHTS
-from zonewise.objects import SERVICE_NAME, Endpoint, EndpointPort, EndpointSlice, Key, OwnerReference, Service
+from zonewise.objects import SERVICE_NAME, Endpoint, EndpointPort, EndpointSlice, OwnerReference, Service
 from zonewise.slices.decide.families import is_headless
 
 _LONGEST_NAME: Final = 253
@@ -92,11 +92,6 @@ def annotations_for(
     }
     ours: Mapping[str, str | None] = {TRIGGER_TIME: trigger_time, STARTED: started, WEIGHTS: weights}
     return annotations | {key: value for key, value in ours.items() if value}
-
-
-def service_key(endpoint_slice: EndpointSlice) -> Key:
-    """The Service that a slice belongs to; the name is empty if the slice has no such label."""
-    return Key(endpoint_slice.metadata.namespace, endpoint_slice.metadata.labels.get(SERVICE_NAME, ""))
 
 
 def is_owned_by(existing: EndpointSlice, service: Service) -> bool:

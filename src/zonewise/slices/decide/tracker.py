@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from zonewise.objects import EndpointSlice, Key, key_of
 from zonewise.objects.change import Change
-from zonewise.slices.decide.body import service_key
+from zonewise.objects.discovery import service_key
 
 
 @dataclass(frozen=True, slots=True)

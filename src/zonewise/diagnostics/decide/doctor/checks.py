@@ -30,8 +30,8 @@ from zonewise.diagnostics.decide.doctor.findings import (
 from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
+from zonewise.objects.discovery import service_key
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
 CERTIFICATE_WARNING: Final = timedelta(days=7)

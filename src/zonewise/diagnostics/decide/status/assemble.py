@@ -30,6 +30,7 @@ from zonewise.diagnostics.decide.status.traffic import InZoneShare, MeasuredTraf
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, HasMetadata, Key, Lease, Namespace, Node, Service
 from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
+from zonewise.objects.discovery import service_key
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.data_plane import find_data_planes
@@ -37,7 +38,6 @@ from zonewise.planning.forecast import ServiceForecast, forecast_services
 from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import HintsForm
 from zonewise.routing.endpoints import is_ready as endpoint_ready
-from zonewise.slices.decide.body import service_key
 from zonewise.topology import capacity_of, is_ready, region_of, zone_of
 
 COMPONENTS: Final = (
