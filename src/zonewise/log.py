@@ -31,11 +31,15 @@ _SECRET_TEXT = re.compile(
       | (?i:\b(?:{_SECRET_WORD})(?:=|["']\s*[:=]\s*)["']?) # token=..., "token": "..."
     )[^\s"',;&)@]+
       | \beyJ[\w\-]{{5,}}\.[\w\-]{{5,}}\.[\w\-]*           # a JSON web token
+      | (?<=/)[0-9a-f]{{64}}\b                             # the key in a webhook's path
       | -----BEGIN[A-Z ]*PRIVATE[ ]KEY-----(?s:.*?)(?:-----END[A-Z ]*PRIVATE[ ]KEY-----|\Z)
     """,
     re.VERBOSE,
 )
 _DEEPEST = 6
+_SAID: set[tuple[str, ...]] = set()
+_MOST_SAID = 10_000
+_json = False
 
 
 def configure(
@@ -44,12 +48,31 @@ def configure(
     stream: TextIO | None = None,
 ) -> None:
     """Send our lines, and the standard library's, to `stream` (stderr); colours only if it is a terminal."""
+    global _json  # noqa: PLW0603 - there is one log of a process
+    _json = format == "json"
     _configure_structlog(format, level, stream or sys.stderr)
     logging.basicConfig(level=max(_number(level), logging.WARNING), handlers=[_Forwarder()], force=True)
 
 
+def is_json() -> bool:
+    """Whether every line of this process must be JSON: somebody collects them."""
+    return _json
+
+
 def get_logger(name: str) -> FilteringBoundLogger:
     return cast("FilteringBoundLogger", _LazyLogger(name))
+
+
+def warn_once(logger: FilteringBoundLogger, event: str, **facts: Any) -> bool:
+    """For what is met again with every call or sync, and said once in the life of a process; False if it was."""
+    said = (event, *map(str, facts.values()))
+    if said in _SAID:
+        return False
+    if len(_SAID) >= _MOST_SAID:
+        _SAID.clear()
+    _SAID.add(said)
+    logger.warning(event, **facts)
+    return True
 
 
 def redact(value: Any, *, name: str = "", depth: int = 0) -> Any:

@@ -48,6 +48,14 @@ def test_json_lines_hold_message_and_facts() -> None:
     }
 
 
+def test_key_in_a_webhooks_path_is_redacted() -> None:
+    logger, stream = logged("json")
+    logger.warning("no answer", url=f"https://guard.svc:443/evictions/{'ab' * 32}?timeout=10s", digest="cd" * 32)
+    line = json.loads(stream.getvalue())
+    assert line["url"] == "https://guard.svc:443/evictions/[redacted]?timeout=10s"
+    assert line["digest"] == "cd" * 32
+
+
 def test_human_lines_are_one_line_without_colours_off_a_terminal() -> None:
     logger, stream = logged("human")
     logger.info("leadership gained", lease="kube-system/x", text="two\nlines")

@@ -47,6 +47,7 @@ STARTED: Final = "zonewise.dev/started"  # label keys of the domains whose prefe
 WEIGHTS: Final = "zonewise.dev/weights"
 # Hints for endpoints of a drained zone: no zone or node has this name, so no client is sent there. Internal.
 DRAINED: Final = "zonewise-drained"  # the other endpoints follow a preference
+NO_NODE: Final = "zonewise-no-node"  # beside endpoints that only their node uses: no node keeps to this one
 DRAINED_EVENLY: Final = "zonewise-drained-even"  # the other endpoints serve everyone; no memory of a preference
 
 # Workloads and pods under a TopologyDisruptionBudget: annotations. Stable.
@@ -56,6 +57,13 @@ DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # What the leader promises a pod. Internal.
 GRANTED: Final = "zonewise.dev/granted"  # the pod's own uid: its controller may delete it
 RESERVED: Final = "zonewise.dev/reserved"  # on an Eviction whose sender has charged the pod: the time of the entry
+
+# Metrics over TLS. Stable.
+METRICS_READER: Final = (
+    "zonewise-metrics-reader"  # the ClusterRole, and the ServiceAccount whose tokens our own tools use
+)
+METRICS_AUDIENCE: Final = "zonewise-metrics"  # tokens for it open nothing but metrics
+METRICS_TOKEN_HEADER: Final = "X-Zonewise-Token"  # noqa: S105 - for requests that an API server forwards
 
 # The Ceph CSI driver. Stable.
 CSI_DRIVER: Final = "ceph.zonewise.dev"
@@ -67,6 +75,8 @@ CSI_CONFIG_MAP: Final = "zonewise-csi-config"
 API_VERSION: Final = "zonewise.dev/v1alpha1"
 SYSTEM_NAMESPACE: Final = "zonewise-system"
 APP_NAME_LABEL: Final = "app.kubernetes.io/name"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"  # `zonewise`, on every object of an install
+INSTANCE_LABEL: Final = "zonewise.dev/instance"  # the namespace of the install
 APP_PROXY: Final = "zonewise-proxy"
 APP_DNS: Final = "zonewise-dns"
 

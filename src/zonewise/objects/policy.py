@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from zonewise.objects.meta import Metadata, View
@@ -44,14 +45,18 @@ class BudgetDomain(View, frozen=True):
 
 _NOTHING = "-"
 _CONFIRMED = "confirmed"
+_CLOSED = "closed"
 _WORDS = 6
+_WORD = re.compile(r"[!-~]+")
+"""Without blanks and line breaks of any kind: no word can begin another word or another line."""
+_LINE = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 
 class BudgetCharge(View, frozen=True):
     """One line of the ledger; `owner` is the uid of the pod's top-level controller.
 
-    In the object all of them are one text, a line for each: `uid name domain owner time source`, and `confirmed` if it
-    is. API servers copy, check and compare every field of a status several times with every write; 60 charges of seven
+    In the object all of them are one text, a line for each: `uid name domain owner time source`, and `confirmed` or
+    `closed` if it is. API servers copy, check and compare every field of a status several times with every write; 60 charges of seven
     fields cost them three times as much as one text.
     """
 
@@ -62,6 +67,7 @@ class BudgetCharge(View, frozen=True):
     time: str = ""
     source: str = "Eviction"
     confirmed: bool = False
+    closed: bool = False
 
     @classmethod
     def parse(cls, line: str) -> BudgetCharge:
@@ -69,12 +75,21 @@ class BudgetCharge(View, frozen=True):
         words = line.split(" ")
         fields = ["" if word == _NOTHING else word for word in words[:_WORDS]]
         uid, name, domain, owner, time, source = [*fields, *[""] * (_WORDS - len(fields))]
-        return cls(uid, name, domain, owner, time, source or "Eviction", _CONFIRMED in words[_WORDS:])
+        more = words[_WORDS:]
+        return cls(uid, name, domain, owner, time, source or "Eviction", _CONFIRMED in more, _CLOSED in more)
 
     def __str__(self) -> str:
+        """Raises ValueError for what would not be read back as it is."""
         words = (self.uid, self.name, self.domain, self.owner, self.time, self.source)
-        line = " ".join(word or _NOTHING for word in words)
-        return f"{line} {_CONFIRMED}" if self.confirmed else line
+        if bad := [word for word in words if word == _NOTHING or (word and not _WORD.fullmatch(word))]:
+            raise ValueError(f"no word for a ledger: {bad[0]!r}")
+        states = [word for word, holds in ((_CONFIRMED, self.confirmed), (_CLOSED, self.closed)) if holds]
+        return " ".join([*(word or _NOTHING for word in words), *states])
+
+
+def charge_lines(charges: str) -> list[str]:
+    """The lines of a ledger that `BudgetCharge` may have written; any other is nobody's charge."""
+    return [line for line in charges.split("\n") if _LINE.fullmatch(line)]
 
 
 class BudgetDeparture(View, frozen=True):
@@ -100,6 +115,7 @@ class BudgetOutside(View, frozen=True):
 
 
 class TopologyDisruptionBudgetStatus(View, frozen=True):
+    version: int = 1
     observed_generation: int = 0
     expected_pods: int = 0
     uncovered_pods: int = 0
@@ -118,7 +134,7 @@ class TopologyDisruptionBudgetStatus(View, frozen=True):
 
     @property
     def ledger(self) -> tuple[BudgetCharge, ...]:
-        return tuple(BudgetCharge.parse(line) for line in self.charges.splitlines() if line)
+        return tuple(map(BudgetCharge.parse, charge_lines(self.charges)))
 
 
 class TopologyDisruptionBudget(View, frozen=True):
@@ -138,6 +154,8 @@ class PodDisruptionBudgetStatus(View, frozen=True):
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
+    disrupted_pods: dict[str, str] = {}
+    conditions: tuple[StatusCondition, ...] = ()
 
 
 class PodDisruptionBudget(View, frozen=True):
