@@ -19,9 +19,10 @@ from zonewise.planning.effective_routing import apply_data_plane
 from zonewise.planning.snapshot import ServiceSnapshot, Snapshot, is_own
 from zonewise.routing import Decision, HintsForm, RoutingNodes, drained_zones
 from zonewise.routing.load import names
+from zonewise.routing.slice_memory import recalled
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.decide.families import ServiceFamily
-from zonewise.slices.decide.overlay import is_stock, recalled
+from zonewise.slices.decide.overlay import is_stock
 from zonewise.slices.decide.route import RoutedEndpoints, route
 from zonewise.slices.decide.service_status import ServiceRoutingState, state_of
 from zonewise.topology import ZONE

@@ -15,7 +15,14 @@ from zonewise.objects import Endpoint, Node
 from zonewise.routing.drain import NodeDrains, drained_by_nodes
 from zonewise.routing.hints_strict import cpu_shares
 from zonewise.routing.reason import RoutingReason
-from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
+from zonewise.topology import (
+    ZONE,
+    DomainCapacities,
+    capacities_by_domain,
+    domain_of,
+    is_control_plane,
+    is_ready,
+)
 
 NODE_NAME: Final = "metadata.name"
 """Used as a label key for the domain that is the node itself."""
@@ -72,6 +79,10 @@ class RoutingNodes:
         ready = [node for node in self.nodes.values() if is_ready(node)]
         workers = [node for node in ready if not is_control_plane(node.metadata.labels)]
         return tuple(node.metadata.name for node in workers or ready or self.nodes.values())
+
+    @cached_property
+    def client_names(self) -> frozenset[str]:
+        return frozenset(self.clients)
 
     def clients_by(self, keys: tuple[str, ...]) -> Mapping[Domains, tuple[str, ...]]:
         """Clients grouped by their domains, which are all that routing distinguishes."""

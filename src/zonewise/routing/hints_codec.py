@@ -5,8 +5,9 @@ node hints, else those for its zone if all have zone hints, else all. It has no 
 `express` comes as close as that allows and lists the losses; `recall` reads the last decision back, so that a controller
 needs no other memory.
 
-Endpoints of a drained zone are hinted for a zone that does not exist, because proxies need a hint on every endpoint. A
-proxy without a hint for its own zone uses all endpoints, so during a drain every zone is hinted.
+Endpoints of a drained zone are hinted for a zone that does not exist, because proxies need a hint on every endpoint;
+likewise endpoints that no node keeps to, beside others that one does. A proxy without a hint for its own zone uses all
+endpoints, so during a drain every zone is hinted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.api.names import DRAINED, DRAINED_EVENLY
+from zonewise.api.names import DRAINED, DRAINED_EVENLY, NO_NODE
 from zonewise.objects import Endpoint, EndpointHints, Hint
 from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decision import Decision
@@ -47,7 +48,9 @@ def express(decision: Decision, cluster: RoutingNodes) -> HintsExpression:
         return HintsExpression({}, ())
     expressible = _expressible(decision)
     losses = list(_inexpressible(decision, expressible))
-    nodes = _all_or_none(decision, _names(decision, expressible, cluster, _NODE_KEYS, NODE_NAME), "node", losses)
+    nodes = _names(decision, expressible, cluster, _NODE_KEYS, NODE_NAME)
+    nodes = {address: nodes.get(address) or (NO_NODE,) for address in decision.endpoints if any(nodes.values())}
+    nodes = _all_or_none(decision, nodes, "node", losses)
     zones = _all_or_none(decision, _names(decision, expressible, cluster, _ZONE_KEYS, ZONE), "zone", losses)
     evenly = not zones
     if decision.drained:

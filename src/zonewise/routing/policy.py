@@ -101,6 +101,25 @@ class _Statement:
     policy: Policy
 
 
+def policy_name(policy: Policy) -> str:
+    """The policy as a short name, also a metric label: the set of values is small."""
+    match policy:
+        case TopologyKeys(soft=True):
+            return "topology-keys (soft)"
+        case TopologyKeys():
+            return "topology-keys (hard)"
+        case SameDomain():
+            levels = {"same-node": policy.node, "same-zone": policy.zone, "same-region": policy.region}
+            names = [f"{level} {how}" for level, how in levels.items() if how is not Strength.BALANCED]
+            return ", ".join(names) or "same-zone Balanced"
+        case AutomaticHints():
+            return "automatic hints"
+        case Distribution(value):
+            return f"trafficDistribution {value}"
+        case NoPolicy():
+            return "none"
+
+
 class _Reader:
     """Collects complaints while one Service is read."""
 
@@ -110,8 +129,8 @@ class _Reader:
         self.blame = (RoutingSubject("Service", str(key_of(service))),)
         self.complaints: list[RoutingReason] = []
         self.tuning, problems = read_tuning(self.annotations)
-        for annotation, value, allowed in problems:
-            self.refuse(annotation, value, "is invalid, the default applies", f"write {allowed}")
+        for annotation, value, allowed, applied in problems:
+            self.refuse(annotation, value, f"is invalid, {applied} applies", f"write {allowed}")
 
     def complain(self, code: RoutingCode, where: str, value: str, problem: str, remedy: str) -> None:
         shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any, Final
 
-from zonewise.api.names import OVERLOAD_THRESHOLD, STARTING_THRESHOLD
+from zonewise.api.names import OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
@@ -68,8 +68,11 @@ def prefer(
     previous: Mapping[str, Consumers] | None = None,
     *,
     level: str = "zone",
+    after_nodes: bool = False,
 ) -> Preference:
     """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address; `level` names a domain.
+
+    `after_nodes`: nodes may keep to their own endpoints, so the reason does not state what endpoints get in the end.
 
     `previous` is the memory of the last preference, None if there is none. The result depends on nothing else, not
     even on the order of the items.
@@ -81,7 +84,9 @@ def prefer(
     settled = settle(previous or {}, sorted_homes, sorted_demand)
     active = previous is not None
     was_even = active and not previous
-    case = _Case(sorted_demand, sorted_homes, limits, settled, compose(settled, sorted_homes), was_even, level)
+    case = _Case(
+        sorted_demand, sorted_homes, limits, settled, compose(settled, sorted_homes), was_even, level, after_nodes
+    )
     if why_not := case.why_not_possible():
         return case.spread_evenly(why_not, started=active)
     if why_not := case.why_not_started(active=active):
@@ -104,6 +109,7 @@ class _Case:
     composed: Composition
     was_even: bool
     level: str
+    after_nodes: bool
 
     def repaired(self) -> Preference | None:
         """The last assignment with new endpoints and the fewest moves that break no threshold; None if impossible."""
@@ -143,8 +149,10 @@ class _Case:
 
     def why_not_started(self, *, active: bool) -> RoutingReason | None:
         """Starts at start + padding endpoints and ends at start - padding; in between nothing changes."""
-        start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
-        needed = start - padding + 1 if active and padding else start + padding
+        start = self.limits.start.at(len(self.demand))
+        padding = min(self.limits.padding, start)  # more would never end
+        starts = not (active and padding)
+        needed = start + padding if starts else start - padding + 1
         missing = needed - len(self.homes)
         if missing <= 0:
             return None
@@ -152,9 +160,10 @@ class _Case:
         few = "1 endpoint is" if len(self.homes) == 1 else f"{len(self.homes)} endpoints are"
         sentence = f"{few} too few: {needed} are needed ({bounds})"
         facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
-        return RoutingReason(
-            RoutingCode.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}"
+        remedy = f"run {missing} more, or lower {STARTING_THRESHOLD}" + (
+            f" or {PADDING}: their sum counts" if starts and padding else ""
         )
+        return RoutingReason(RoutingCode.BELOW_START, sentence, facts, remedy=remedy)
 
     def why_not_split(self) -> RoutingReason:
         nodes, endpoints, limit = sum(self.demand.values()), len(self.homes), self.limits.overload
@@ -180,12 +189,14 @@ class _Case:
         consumers = pick(composition, self.homes, self.settled)
         in_domain = in_domain_share(composition, self.demand)
         overload = loads(sizes_of(composition), self.demand).worst_overload
+        stays = f"{in_domain:.0%} of the traffic stays in its {self.level}"
         above = f"{overload:.0%} above ".removeprefix("0% above ")
-        sentence = (
-            f"{in_domain:.0%} of the traffic stays in its {self.level} and no endpoint gets more than {above}an even share "
-            f"({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
-        )
-        shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
+        loaded = f"{stays} and no endpoint gets more than {above}an even share"
+        at_least = "" if in_domain == 1 else "at least "
+        sentence = f"{at_least}{stays}" if self.after_nodes else loaded
+        sentence += f" ({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
+        shares = {"in_domain": round(in_domain, 4)}
+        shares |= {} if self.after_nodes else {"worst_overload": round(overload, 4)}
         moved = moves(consumers, self.settled)
         reason = RoutingReason(
             RoutingCode.PREFERRED, sentence, self._facts() | shares | {"assignment": origin, "moved": moved}

@@ -52,6 +52,7 @@ class TuningProblem(NamedTuple):
     annotation: str
     value: str
     allowed: str
+    applied: str = "the default"
 
 
 def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[TuningProblem, ...]]:
@@ -67,15 +68,16 @@ def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[TuningPro
             values[name] = value
     if problem := _too_much_padding(annotations, values.get("start", DEFAULT_START), values.get("padding", 0)):
         problems.append(problem)
-        del values["padding"]
+        values["padding"] = values["start"].number
     return Tuning(**values), tuple(problems)
 
 
 def _too_much_padding(annotations: Mapping[str, str], start: StartingPoint, padding: int) -> TuningProblem | None:
-    """A padding above the threshold would never end a preference. A per-domain threshold is unknown here."""
+    """A padding above the threshold would never end a preference. `prefer` limits it where the threshold is per domain."""
     if start.per_domain or padding <= start.number:
         return None
-    return TuningProblem(PADDING, annotations[PADDING], f"at most the starting threshold, which is {start.number}")
+    allowed = f"at most the starting threshold, which is {start.number}"
+    return TuningProblem(PADDING, annotations[PADDING], allowed, f"{start.number}")
 
 
 def _start(text: str) -> StartingPoint | None:

@@ -34,10 +34,7 @@ def in_processes(jobs: int) -> Runner:
 
 
 def on_dask(address: str, timeout_seconds: float = 10) -> Runner:
-    try:
-        import distributed  # noqa: PLC0415 - an extra, and slow to import
-    except ModuleNotFoundError as error:
-        raise UsageError("--dask needs the package `distributed`: pip install 'zonewise[dask]'") from error
+    import distributed  # noqa: PLC0415 - an extra, and slow to import
 
     def run(tasks: Sequence[Task]) -> Iterator[Partial]:
         try:

@@ -83,6 +83,8 @@ class RoutingReporter:
         report = report_on(
             service, decisions, expressions, cluster, annotation, self._wall(), stock_events=self._stock_events
         )
+        if report.problem:
+            log.warn_once(_log, "routing state unusable", service=str(key_of(service)), problem=report.problem)
         self._measure(key_of(service), report.state)
         self._report_foreign_complaints(service, decisions, cluster)
         if report.changes and await self._write(service, report):

@@ -2,13 +2,14 @@
 
 import asyncio
 import signal
+from collections import Counter
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 
 from support.slices.cluster import ClusterNamespace, ControllerProcess, running, settled
 from support.waiting import eventually
-from zonewise.api.names import CONSUMER, SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
+from zonewise.api.names import CONSUMER, NO_NODE, SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, SERVICES, EndpointSlice
@@ -74,6 +75,17 @@ async def test_every_policy_is_written(ns: ClusterNamespace) -> None:
         assert {endpoint_slice.metadata.labels.get(CONSUMER) for endpoint_slice in await ns.slices(name)} == set(
             MANY
         ), name
+
+
+async def test_hints_for_nodes_are_stored(ns: ClusterNamespace) -> None:
+    """One endpoint in zone-a would get nearly four times an even share, so its node does not keep to it."""
+    await ns.spread("web", {"zone-a": 1, "zone-b": 5, "zone-c": 5})
+    await ns.service("web", annotations={SAME_NODE: "Prefer"})
+    async with running(ns.client):
+        await settled(ns)
+    endpoints = [endpoint for item in await ns.slices("web") for endpoint in item.endpoints or ()]
+    hinted = Counter(hint.name for endpoint in endpoints if endpoint.hints for hint in endpoint.hints.for_nodes)
+    assert hinted == {NO_NODE: 1, "zone-b-0": 5, "zone-c-0": 5}
 
 
 async def test_strict_hints_match_stock_hints(ns: ClusterNamespace) -> None:

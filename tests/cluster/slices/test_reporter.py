@@ -209,3 +209,25 @@ async def test_complaints_about_nodes_and_namespaces_are_events_there(ns: Cluste
 async def complaint(ns: ClusterNamespace, name: str, words: str) -> bool:
     all_events = (await ns.client.list(EVENTS, "default")).items
     return any(event.regarding.name == name and words in event.note for event in all_events)
+
+
+async def test_a_state_of_a_newer_release_stays_and_the_service_is_routed(ns: ClusterNamespace) -> None:
+    newer = '{"version": 2, "what": "only a newer release knows"}'
+    await ns.service("web", annotations={**PREFER, ROUTING_STATE: newer})
+    await ns.service("torn", selector={"app": "web"}, annotations={**PREFER, ROUTING_STATE: '{"version": 1, "pol'})
+    await ns.spread("web", {"zone-a": 3, "zone-b": 3, "zone-c": 3})
+    with capture_logs() as lines:
+        async with running(ns.client):
+            await settled(ns)
+            await eventually(lambda: state_is_active(ns, "torn"), "a new state")
+            await ns.annotate("web", {SAME_ZONE: None})
+            await settled(ns)
+    service = await ns.client.get(SERVICES, "web", ns.namespace)
+    assert service.metadata.annotations[ROUTING_STATE] == newer
+    problems = [line["problem"] for line in lines if line["event"] == "routing state unusable"]
+    assert sorted(problem.split(" ")[2] for problem in problems) == ["can't", "has"], "each once"
+
+
+async def state_is_active(ns: ClusterNamespace, name: str) -> bool:
+    service = await ns.client.get(SERVICES, name, ns.namespace)
+    return '"active":true' in service.metadata.annotations[ROUTING_STATE]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
+from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes, token_in
 from support.process import Program as Process
 from support.slices import cluster
 from support.slices.cluster import ClusterNamespace, ControllerProcess
@@ -90,9 +90,10 @@ async def test_permissions_of_the_controller_in_mode_own(private_cluster: Start,
         config = await site.kubeconfig(ns.client, CONTROLLER)
         await ns.service("web")
         await ns.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
-        program = ControllerProcess(site.plane, *LEASE, config=config)
+        program = ControllerProcess(site.plane, *LEASE, "--metrics-port", "0", config=config)
         try:
             await change_policies(ns)
+            assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
             assert await eventually(lambda: holds(ns, "web", 3))
             assert not site.refused(CONTROLLER)
             assert site.used("own.yaml", CONTROLLER) == scopes("own.yaml", CONTROLLER) - {FINALIZERS}
@@ -125,8 +126,9 @@ async def test_permissions_of_webhook_and_controller_in_mode_overlay(private_clu
     async with deployed(private_cluster, tmp_path, "overlay.yaml", **stock) as (site, ns):
         async with webhook(site, ns.client):
             config = await site.kubeconfig(ns.client, CONTROLLER)
-            program = ControllerProcess(site.plane, "--mode", "overlay", *LEASE, config=config)
+            program = ControllerProcess(site.plane, "--mode", "overlay", *LEASE, "--metrics-port", "0", config=config)
             try:
+                assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
                 await ns.service("web")
                 await ns.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
                 await change_policies(ns)
@@ -165,10 +167,11 @@ async def webhook(site: Deployed, client: Client) -> AsyncIterator[None]:
     program = Process(
         str(Path(sys.executable).with_name("zonewise")),
         *("webhook", "--no-register", "--kubeconfig", config, "--url", url, "--host", "127.0.0.1", "--port", port),
-        *("--secret", f"{SYSTEM}/{WEBHOOK}", "--health-port", 0, "--log-format", "json"),
+        *("--secret", f"{SYSTEM}/{WEBHOOK}", "--health-port", 0, "--metrics-port", 0, "--log-format", "json"),
     )
     try:
         await asyncio.to_thread(program.wait_ready)
+        assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
         yield
     finally:
         program.remove()
@@ -185,5 +188,6 @@ def test_applied_webhook_configuration_is_the_registered_one() -> None:
     (applied,) = [
         document for document in documents("overlay.yaml") if document["kind"] == "MutatingWebhookConfiguration"
     ]
-    service = {"namespace": SYSTEM, "name": WEBHOOK, "path": "/endpointslices", "port": 443}
+    service = {"namespace": SYSTEM, "name": WEBHOOK, "port": 443}
+    del applied["metadata"]["labels"]  # those of an install
     assert applied == configuration({"service": service})

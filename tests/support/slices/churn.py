@@ -115,6 +115,11 @@ class Observer:
         self.violations: list[str] = []
         self.states = 0
 
+    def outcome(self, fault: str, rounds: int) -> dict[str, Any]:
+        """A row of the report of faults; a moment without a ready endpoint is a violation."""
+        facts = {"requests": self.states, "what": "changes of slices", "violations": len(self.violations)}
+        return {"component": "slice controller", "fault": fault, "rounds": rounds, **facts}
+
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         async with Caches(self._ns.client) as caches:

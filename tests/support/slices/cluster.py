@@ -2,13 +2,13 @@
 
 import asyncio
 import itertools
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.lab.machine import ZONEWISE
 from support.process import Program as Process
 from support.waiting import eventually
 from zonewise.api.names import MANAGED_BY, STOCK_MANAGER
@@ -281,8 +281,9 @@ async def running(client: Client, settings: SlicesConfig = SlicesConfig()) -> As
 class ControllerProcess(Process):
     """`zonewise controller` as a process, to be killed."""
 
-    def __init__(self, plane: ControlPlane, *arguments: str, config: Path | None = None) -> None:
-        command = Path(sys.executable).with_name("zonewise")
+    def __init__(
+        self, plane: ControlPlane, *arguments: str, config: Path | None = None, command: Path = ZONEWISE
+    ) -> None:
         options = ("--kubeconfig", str(config or plane.kubeconfig), "--health-port", "0", "--log-format", "json")
         super().__init__(str(command), "controller", *options, *arguments)
 

@@ -110,7 +110,8 @@ def test_a_lost_zone_removes_its_nodes_and_endpoints() -> None:
 
 def test_overlaid_hints_keep_a_preference_in_force() -> None:
     """Eight endpoints keep a preference in force, but are too few to start one, as in the overlay."""
-    shop = service("shop", **{"endpointslice.kubernetes.io/same-zone": "Prefer"})
+    state = '{"policy": "same-zone Prefer"}'
+    shop = service("shop", **{"endpointslice.kubernetes.io/same-zone": "Prefer", "zonewise.dev/routing": state})
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
     bare = slice_of(shop, EVEN)
     bare.metadata.labels[MANAGED_BY] = STOCK_MANAGER

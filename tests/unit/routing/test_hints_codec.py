@@ -56,6 +56,13 @@ EXPRESSED = {
     "zone required": ({SAME_ZONE: "Require"}, TWO, THREE, {"A": "a/", "B": "b/"}, ["the rule is hard"]),
     "node required": ({SAME_NODE: "Require"}, TWO, THREE, {"A": "/a1", "B": "/b1"}, ["the rule is hard"]),
     "node preferred": ({SAME_NODE: "Prefer"}, TWO, THREE, {"A": "/a1", "B": "/b1"}, []),
+    "node preferred, one on no node": (
+        {SAME_NODE: "Prefer"},
+        [*TWO, endpoint("X")],
+        THREE,
+        {"A": "/a1", "B": "/b1", "X": "/zonewise-no-node"},
+        [],
+    ),
     "region required": (
         {SAME_REGION: "Require"},
         endpoints({"a": 1, "c": 1}),

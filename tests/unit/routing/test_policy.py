@@ -169,7 +169,12 @@ COMPLAINTS = {
     "more padding than threshold": (
         service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"}),
         PADDING,
-        "'5' is invalid, the default applies",
+        "'5' is invalid, 4 applies",
+    ),
+    "more padding than a threshold below the default padding": (
+        service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "2", PADDING: "5"}),
+        PADDING,
+        "'5' is invalid, 2 applies",
     ),
     "threshold without percent": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "50"}), OVERLOAD_THRESHOLD, "'50'"),
     "no overload at all": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "0%"}), OVERLOAD_THRESHOLD, "'0%'"),

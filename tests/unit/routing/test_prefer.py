@@ -121,6 +121,26 @@ def test_without_padding_the_threshold_is_one_number(endpoints: int, preferred: 
     assert (preference.consumers is not None) is preferred
 
 
+@pytest.mark.parametrize("start", [StartingPoint(2, per_domain=False), StartingPoint(1, per_domain=True)])
+def test_padding_above_the_threshold_counts_as_the_threshold(start: StartingPoint) -> None:
+    """Otherwise the preference would never end."""
+    demand = {"a": 1, "b": 1}
+    limits = PreferLimits(Algorithm.LOCAL, start, 5)
+    assert prefer(demand, homes(a=2, b=1), limits).reason.sentence == (
+        "3 endpoints are too few: 4 are needed (starting threshold 2, padding 2)"
+    )
+    assert prefer(demand, homes(a=2, b=2), limits).started
+
+
+def test_remedy_for_too_few_names_what_counts() -> None:
+    limits = PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3)
+    starts, ends = prefer(EQUAL, homes(a=3, b=3, c=3), limits), prefer(EQUAL, homes(a=2, b=2, c=2), limits, {})
+    assert starts.reason.remedy == (
+        "run 3 more, or lower zonewise.dev/starting-threshold or zonewise.dev/padding: their sum counts"
+    )
+    assert ends.reason.remedy == "run 1 more, or lower zonewise.dev/starting-threshold"
+
+
 def test_memory_distinguishes_not_started_from_refused() -> None:
     limits = PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3)
     assert prefer(EQUAL, homes(a=3, b=3, c=3), limits).memory is None

@@ -13,7 +13,8 @@ from zonewise.api.names import (
     STARTING_THRESHOLD,
 )
 from zonewise.objects import Endpoint
-from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide
+from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide, forecast
+from zonewise.topology import REGION
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 2, "b": 2, "c": 2})
@@ -131,6 +132,79 @@ def test_node_that_would_overload_its_own_uses_others() -> None:
     assert decision.reason.blame == (RoutingSubject("Node", "a1"),)
     tolerant = decided({SAME_NODE: "Prefer", OVERLOAD_THRESHOLD: "300%"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
     assert len(choose(tolerant, nodes, "a1").shares) == 1
+
+
+def on_nodes(*counts: int) -> tuple[list[Endpoint], RoutingNodes]:
+    """Nodes n0, n1, ... of one zone with so many endpoints each."""
+    nodes = RoutingNodes.of(node(f"n{number}", "a") for number in range(len(counts)))
+    return [
+        endpoint(f"{name}-{n}", name) for name, count in zip(nodes.nodes, counts, strict=True) for n in range(count)
+    ], nodes
+
+
+NODE_LIMITS = {
+    "own traffic is too much": ((1, 9), "50%", {"n0": 10, "n1": 9}, 0.056),
+    "own traffic and that of nodes without endpoints": (
+        (2, 18, *[0] * 8),
+        "50%",
+        {"n0": 20, "n1": 18, "n2": 20},
+        0.011,
+    ),
+    "the limit allows it": ((2, 18, *[0] * 8), "100%", {"n0": 2, "n1": 18, "n2": 20}, 0.8),
+    "giving up loads others, who give up too": ((3, 4, 9, 0), "20%", {"n0": 16, "n1": 16, "n2": 9, "n3": 16}, 0.194),
+    "alike nodes": ((2, 2, 0, 0), "10%", {"n0": 2, "n1": 2, "n2": 4}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("counts", "limit", "gets", "worst"), NODE_LIMITS.values(), ids=NODE_LIMITS)
+def test_node_keeps_to_its_own_within_the_limit_of_all_traffic(
+    counts: tuple[int, ...], limit: str, gets: dict[str, int], worst: float
+) -> None:
+    candidates, nodes = on_nodes(*counts)
+    decision = decided({SAME_NODE: "Prefer", OVERLOAD_THRESHOLD: limit}, candidates, nodes)
+    assert {name: len(choose(decision, nodes, name).shares) for name in gets} == gets
+    assert forecast(decision, nodes).worst_overload == pytest.approx(worst, abs=1e-3)
+    assert decision.reason.facts["worst_overload"] == pytest.approx(worst, abs=1e-3), "the reason says the same"
+
+
+def test_example_of_the_docs() -> None:
+    nodes = cluster({"a": 2, "b": 2})
+    candidates = [endpoint(f"{at}-{n}", at) for at, count in {"a1": 6, "b1": 1, "b2": 5}.items() for n in range(count)]
+    decision = decided({SAME_NODE: "Prefer", SAME_ZONE: "Prefer"}, candidates, nodes)
+    assert {name: len(choose(decision, nodes, name).shares) for name in nodes.nodes} == {
+        "a1": 6,
+        "a2": 6,
+        "b1": 6,
+        "b2": 5,
+    }
+    assert forecast(decision, nodes).worst_overload == pytest.approx(0.1)
+
+
+def test_lent_endpoints_do_not_serve_their_node_too() -> None:
+    """Zone a has seven and lends two, so its node keeps to five."""
+    nodes = cluster({"a": 1, "b": 1})
+    decision = decided({SAME_NODE: "Prefer", SAME_ZONE: "Prefer"} | AT_ONCE, endpoints({"a": 7, "b": 3}), nodes)
+    assert [len(choose(decision, nodes, name).shares) for name in nodes.nodes] == [5, 5]
+    assert forecast(decision, nodes).worst_overload == 0
+
+
+def test_no_node_can_keep_to_its_own() -> None:
+    candidates, nodes = on_nodes(1, *[0] * 3)
+    assert decided({SAME_NODE: "Prefer"}, candidates, nodes).reason.code is RoutingCode.PREFERRED, "fair even so"
+    candidates, nodes = on_nodes(1, 1, *[0] * 2)
+    candidates += [endpoint(f"x{number}") for number in range(8)]
+    reason = decided({SAME_NODE: "Prefer"}, candidates, nodes).reason
+    assert (reason.code, reason.facts["crowded_nodes"]) == (RoutingCode.WOULD_OVERLOAD, 2)
+
+
+def test_regions_do_not_add_load_beside_zones() -> None:
+    """A node without zone uses every endpoint, not only those of its region."""
+    nodes = RoutingNodes.of([*TWO_REGIONS.nodes.values(), node("bare", region="west")])
+    both = {SAME_ZONE: "Prefer", SAME_REGION: "Prefer"} | AT_ONCE
+    decision = decided(both, endpoints(dict.fromkeys("abcd", 2)), nodes)
+    assert len(choose(decision, nodes, "bare").shares) == 8
+    assert [reason.code for reason in decision.reasons] == [RoutingCode.PREFERRED] * 2
+    assert REGION in decision.memory, "the preference of regions has started"
 
 
 def test_one_endpoint_per_node_stays_on_its_node() -> None:

@@ -45,7 +45,7 @@ def test_csv_rows_may_be_named() -> None:
         ("apiVersion: v1\nkind: [\n", "own.csv:3: not YAML"),
         ('{"items": []}', "own.csv: not a dump of Kubernetes objects"),
         ('{"kind": "List", "items": []}', "own.csv: no nodes in it"),
-        ('{"kind": "Node", "metadata": {"name": "n1", "labels": 5}}', "own.csv: Node n1 can't be read"),
+        ('{"kind": "Node", "metadata": {"name": "n1", "labels": 5}}', "own.csv: Node 'n1' can't be read"),
     ],
 )
 def test_bad_input_is_rejected_in_one_line_with_its_position(text: str, message: str) -> None:

@@ -223,6 +223,17 @@ def test_removed_preference_leaves_no_trace(after: Mapping[str, str]) -> None:
     assert all(STARTED not in endpoint_slice.metadata.annotations for endpoint_slice in store.slices)
 
 
+def test_none_waits_for_a_zone_without_clients() -> None:
+    """Nodes of a zone without workers watch all groups, unless there is one of their zone."""
+    control_plane = node("c1", "c")
+    control_plane.metadata.labels["node-role.kubernetes.io/control-plane"] = ""
+    nodes = RoutingNodes.of([node("a1", "a"), node("b1", "b"), control_plane])
+    pods = pods_in({"a": 2, "b": 2, "c": 2})
+    store = synced(PREFER | AT_ONCE, [*pods[:-1], _unready(pods[-1])], nodes)
+    assert sizes(store) == {"a": 4, "b": 2}
+    assert store.by_pod["web-c-1"].hints is None
+
+
 # Few writes
 
 

@@ -26,9 +26,10 @@ from zonewise.api.names import (
 )
 from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
 from zonewise.routing import NO_DRAIN, Drain, HintsForm, RoutingNodes, RoutingSubject, read_policy
+from zonewise.routing.policy import policy_name
 from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.slices.decide.overlay import Overlay, as_remembered, is_stock, overlay
-from zonewise.slices.decide.service_status import ServiceRoutingState, policy_name
+from zonewise.slices.decide.service_status import ServiceRoutingState
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -169,7 +170,7 @@ BETWEEN = {STARTING_THRESHOLD: "3", PADDING: "2"}
 """Three endpoints are too few to start, and enough to continue."""
 
 REMEMBERED = {
-    "no state annotation": (None, "a/"),
+    "no state annotation": (None, ""),
     "of the same policy": ("same-zone Prefer", "a/"),
     "of another policy": ("same-zone Require", ""),
 }
@@ -181,6 +182,14 @@ def test_hints_of_another_policy_are_ignored(name: str) -> None:
     svc = service({SAME_ZONE: "Prefer"} | BETWEEN | (state(policy) if policy else {}))
     endpoint_slice = slice_of("web-1", [endpoint(f"{zone.upper()}", f"{zone}1", zone, zones=[zone]) for zone in "abc"])
     assert hints_by_address(patched(endpoint_slice, overlay(svc, [endpoint_slice], THREE)))["A"] == expected
+
+
+def test_hints_of_traffic_distribution_start_no_preference() -> None:
+    """Nine endpoints are too few to start, whoever has hinted them."""
+    nine = [endpoint(f"{zone.upper()}{n}", f"{zone}1", zone, zones=[zone]) for zone in "abc" for n in range(3)]
+    svc = service({SAME_ZONE: "Prefer"}, traffic_distribution="PreferSameZone")
+    answer = overlay(svc, [slice_of("web-1", nine)], THREE)
+    assert answer.decisions["IPv4"].reason.code == "BelowStart"
 
 
 def test_ambiguous_hints_are_stable_at_once() -> None:

@@ -184,6 +184,12 @@ def test_endpoint_identity(after: Pod, added_and_removed: tuple[int, int]) -> No
     assert (plan.added, plan.removed) == added_and_removed
 
 
+def test_endpoints_that_move_to_slices_of_other_ports_count_as_added() -> None:
+    store, pods = store_of(3)
+    moved = service(ports=(ServicePort(name="http", port=80, target_port=9090),))
+    assert store.sync(moved, pods).added == 3
+
+
 def test_hints_without_a_policy_are_removed() -> None:
     store, pods = store_of(3)
     (endpoint_slice,) = store.slices

@@ -61,12 +61,13 @@ def test_annotation_content() -> None:
     report = diff(PREFER, {"a": 4, "b": 4, "c": 3})
     assert report.text is not None
     assert json.loads(report.text) == {
+        "version": 1,
         "policy": "same-zone Prefer",
         "source": SAME_ZONE,
         "active": False,
         "code": "BelowStart",
         "sentence": "11 endpoints are too few: 12 are needed (starting threshold 9, padding 3)",
-        "remedy": "run 1 more, or lower zonewise.dev/starting-threshold",
+        "remedy": "run 1 more, or lower zonewise.dev/starting-threshold or zonewise.dev/padding: their sum counts",
         "endpoints": 11,
         "inZone": 0.33,
         "worstOverload": 0.0,
@@ -76,7 +77,7 @@ def test_annotation_content() -> None:
     assert events(report) == [
         (
             "Warning BelowStart: same-zone Prefer is not in force: 11 endpoints are too few: 12 are needed (starting threshold "
-            "9, padding 3). What helps: run 1 more, or lower zonewise.dev/starting-threshold"
+            "9, padding 3). What helps: run 1 more, or lower zonewise.dev/starting-threshold or zonewise.dev/padding: their sum counts"
         )
     ]
 
@@ -274,7 +275,7 @@ def test_drain_and_ended_policy_have_an_event_each() -> None:
     assert events(drained) == [
         (
             "Warning BelowStart: same-zone Prefer is not in force: 8 endpoints are too few: 12 are needed (starting "
-            "threshold 9, padding 3). What helps: run 4 more, or lower zonewise.dev/starting-threshold"
+            "threshold 9, padding 3). What helps: run 4 more, or lower zonewise.dev/starting-threshold or zonewise.dev/padding: their sum counts"
         ),
         (
             "Normal ZoneDrained: zone a is drained by Service shop/web: 4 endpoints there get no traffic, 8 elsewhere take "

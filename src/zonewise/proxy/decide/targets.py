@@ -1,8 +1,8 @@
 """Endpoint selection for a Service port on this node: the targets, their shares, and the reason. Pure.
 
 Topology keys and same-domain policies are decided here for this node, by `routing`. Everything else follows the slices'
-hints as a stock kube-proxy does. If the controller has split a Service's slices into groups by consumer, the groups
-carry its decision already, and only those for this node's zone are watched.
+hints as a stock kube-proxy does. If the controller has split a Service's slices into groups by consumer, the groups and
+the node hints carry its decision already, and only those for this node's zone are watched.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from zonewise.routing import (
     decide,
     drained_zones,
     read_policy,
-    recall,
 )
 from zonewise.routing.endpoints import is_ready, usable
 from zonewise.routing.kube_proxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
 from zonewise.routing.policy import PolicyReading, SameDomain, Strength, TopologyKeys
+from zonewise.routing.slice_memory import last_decision
 from zonewise.routing.weights_annotation import read_weights
 from zonewise.topology import REGION, ZONE
 
@@ -97,7 +97,8 @@ def find_targets(
     reading = read_policy(service)
     if not isinstance(reading.policy, TopologyKeys | SameDomain):
         return _by_hints([endpoint_slice for endpoint_slice, _ in ports], port, policies, location)
-    if any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in ports):
+    grouped = any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in ports)
+    if grouped and location.zone and not is_stranded(service, slices, location.zone):
         return _by_group(reading, ports, policies, location)
     return _by_decision(service, ports, policies, location, previous)
 
@@ -169,9 +170,9 @@ def _parsed(text: str) -> EndpointTarget:
 def _by_decision(
     service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace, previous: Decision | None
 ) -> PortTargets:
-    """The previous decision, as encoded in the slices' hints, comes first, so that all nodes start from the same one."""
+    """All slices are watched. The previous decision comes from them first, so that all nodes start from the same one."""
     endpoints = _endpoints(ports)
-    recalled = recall(endpoints, location.cluster)
+    recalled = last_decision(service, [endpoint_slice for endpoint_slice, _ in ports], location.cluster)
     annotations = location.namespaces.get(service.metadata.namespace, {})
     drain = drained_zones(service, annotations, location.cluster.node_drains)
     decision = decide(service, endpoints, location.cluster, recalled or previous or {}, drained=drain)
@@ -212,7 +213,10 @@ def _endpoints(ports: _SlicePorts) -> list[Endpoint]:
 def _by_group(
     reading: PolicyReading, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace
 ) -> PortTargets:
-    """The zone's group and endpoints shared with it; if none is usable, all endpoints that no hard rule excludes."""
+    """The zone's group and endpoints shared with it; if none is usable, all endpoints that no hard rule excludes.
+
+    Whether the node keeps to its own of these depends on all slices, so its name in their hints tells.
+    """
     policy = reading.policy
     assert isinstance(policy, SameDomain)
     in_group: list[Endpoint] = []
@@ -226,8 +230,10 @@ def _by_group(
     has_own = bool(own_group.by_address) and not own_group.draining
     chosen = own_group if has_own else usable([*in_group, *elsewhere])
     allowed = _within_required(policy, chosen.by_address, location)
+    on_node = _hinted_for_node(allowed, location.node) if policy.node is Strength.PREFER else []
     shares = {address: weights[address] if has_own else 1.0 for address in allowed}
-    choice = _group_choice(shares, len(in_group) + len(elsewhere), location)
+    total = len(in_group) + len(elsewhere)
+    choice = _group_choice(dict.fromkeys(on_node, 1.0) or shares, total, location, by_node=bool(on_node))
     return _chosen(choice, ports, policies, location, None)
 
 
@@ -242,7 +248,8 @@ def is_stranded(service: Service, slices: Iterable[EndpointSlice], zone: str) ->
     if not isinstance(policy, SameDomain) or Strength.REQUIRE in {policy.node, policy.zone}:
         return False
     return not any(
-        endpoint_slice.metadata.labels.get(CONSUMER, CONSUMER_ALL) in {CONSUMER_ALL, CONSUMER_SHARED, zone}
+        (group := endpoint_slice.metadata.labels.get(CONSUMER, CONSUMER_ALL)) in {CONSUMER_ALL, zone}
+        or (group == CONSUMER_SHARED and any(weight for _, weight in _weighted(endpoint_slice, zone)))
         for endpoint_slice in slices
     )
 
@@ -253,8 +260,8 @@ def _weighted(endpoint_slice: EndpointSlice, zone: str) -> Iterable[tuple[Endpoi
     weights = read_weights(endpoint_slice.metadata.annotations.get(WEIGHTS, ""))
     for endpoint in endpoint_slice.endpoints or ():
         by_zone = weights.get(endpoint.addresses[0]) if endpoint.addresses else None
-        if by_zone is not None:
-            yield endpoint, by_zone.get(zone, 0.0)
+        if by_zone and zone in by_zone:
+            yield endpoint, by_zone[zone]
         else:
             yield endpoint, float(group == zone or (group == CONSUMER_SHARED and _hinted(endpoint, zone)))
 
@@ -266,12 +273,18 @@ def _hinted(endpoint: Endpoint, zone: str) -> bool:
 def _within_required(
     policy: SameDomain, endpoints: Mapping[str, Endpoint], location: NodePlace
 ) -> Mapping[str, Endpoint]:
-    """Only endpoints in the smallest required domain; within it, a preferred node comes first."""
+    """Only endpoints in the smallest required domain."""
     levels = ((NODE_NAME, policy.node), (ZONE, policy.zone), (REGION, policy.region))
     required = next((key for key, strength in levels if strength is Strength.REQUIRE), None)
-    inside = _near(required, endpoints, location) if required else endpoints
-    on_node = _near(NODE_NAME, inside, location) if policy.node is Strength.PREFER else {}
-    return on_node or inside
+    return _near(required, endpoints, location) if required else endpoints
+
+
+def _hinted_for_node(endpoints: Mapping[str, Endpoint], node: str) -> list[str]:
+    return [
+        address
+        for address, endpoint in endpoints.items()
+        if endpoint.node_name == node and endpoint.hints and any(hint.name == node for hint in endpoint.hints.for_nodes)
+    ]
 
 
 def _near(key: str, endpoints: Mapping[str, Endpoint], location: NodePlace) -> Mapping[str, Endpoint]:
@@ -280,14 +293,13 @@ def _near(key: str, endpoints: Mapping[str, Endpoint], location: NodePlace) -> M
     return {address: endpoint for address, endpoint in endpoints.items() if domain and domains[address] == domain}
 
 
-def _group_choice(shares: Mapping[str, float], total: int, location: NodePlace) -> ClientChoice:
+def _group_choice(shares: Mapping[str, float], total: int, location: NodePlace, *, by_node: bool) -> ClientChoice:
     facts = {"client": location.node, "chosen": len(shares), "endpoints": total}
     if shares:
-        sentence = (
-            f"{len(shares)} of the {total} endpoints that the controller gave to zone {location.zone or '(none)'}"
-        )
+        where = f"node {location.node}" if by_node else f"zone {location.zone}"
+        sentence = f"{len(shares)} of {total} endpoints, which the controller gave to {where}"
         return ClientChoice(shares, None, RoutingReason(RoutingCode.CHOSEN, sentence, facts))
-    sentence = f"none of {total} endpoints is for node {location.node} in zone {location.zone or '(none)'}, and the rule is hard"
+    sentence = f"none of {total} endpoints is for node {location.node} in zone {location.zone}, and the rule is hard"
     remedy = "run an endpoint there, or make the rule soft"
     return ClientChoice({}, None, RoutingReason(RoutingCode.NONE_REACHABLE, sentence, facts, remedy=remedy))
 

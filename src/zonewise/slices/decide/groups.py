@@ -6,11 +6,11 @@ divided by group, and hints never contradict the group. `route` asks for the gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, STARTED
-from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
+from zonewise.api.names import CONSUMER_ALL, CONSUMER_SHARED
+from zonewise.objects import Endpoint, EndpointHints, Hint
 from zonewise.routing import (
     NODE_NAME,
     Decision,
@@ -19,21 +19,16 @@ from zonewise.routing import (
     Policy,
     RoutingNodes,
     Tier,
-    read_policy,
-    recall,
 )
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.hints_codec import MOST_HINTS
 from zonewise.routing.load import Consumers, LoadShare, names
-from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
+from zonewise.routing.policy import Strength
+from zonewise.routing.slice_memory import levels_of, preferred_keys
 from zonewise.routing.tiers import own_tier
 from zonewise.topology import REGION, ZONE
 
 Zones = tuple[str, ...]
-
-
-def is_grouped(policy: Policy) -> bool:
-    return isinstance(policy, SameDomain) and {policy.node, policy.zone, policy.region} != {Strength.BALANCED}
 
 
 def group_of(zones: Sequence[str]) -> str:
@@ -46,51 +41,18 @@ def group_of(zones: Sequence[str]) -> str:
             return CONSUMER_SHARED
 
 
-def remember(slices: Sequence[EndpointSlice], service: Service, cluster: RoutingNodes) -> Memory:
-    """The last decision, read from the slices. Slices of another kind of policy are ignored."""
-    if not any(map(_has_memory, slices)):
-        return {}
-    policy = read_policy(service).policy
-    grouped = is_grouped(policy)
-    if not grouped and not isinstance(policy, AutomaticHints):
-        return {}
-    preferred = _preferred(policy)
-    remembered = [
-        endpoint_slice for endpoint_slice in slices if (CONSUMER in endpoint_slice.metadata.labels) is grouped
-    ]
-    recalled = recall(
-        (endpoint for endpoint_slice in remembered for endpoint in endpoint_slice.endpoints or ()), cluster
-    )
-    if not grouped:
-        return recalled
-    levels = _started(remembered)
-    hinted = {ZONE, REGION} if ZONE in levels[:1] else set(levels[:1])
-    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels if key in preferred}
-
-
 def started(decision: Decision, memory: Memory) -> str:
     """The levels whose preference has started, for the annotation: hints alone do not tell which level made them.
 
     The level that the hints express comes first. While no endpoint is ready no level is preferred, but a preference
     that has started does not end.
     """
-    preferred = _preferred(decision.reading.policy)
+    preferred = preferred_keys(decision.reading.policy)
     first_endpoint = next(iter(decision.endpoints.values()), None)
     if not first_endpoint or not is_ready(first_endpoint):
         return ",".join(memory) if preferred else ""
     current = decision.memory
     return ",".join(sorted((key for key in current if key in preferred), key=lambda key: not current[key]))
-
-
-def _has_memory(endpoint_slice: EndpointSlice) -> bool:
-    return CONSUMER in endpoint_slice.metadata.labels or any(
-        endpoint.hints for endpoint in endpoint_slice.endpoints or ()
-    )
-
-
-def _started(slices: Iterable[EndpointSlice]) -> list[str]:
-    annotation = max((endpoint_slice.metadata.annotations.get(STARTED, "") for endpoint_slice in slices), default="")
-    return [key for key in annotation.split(",") if key in {ZONE, REGION}]
 
 
 class Grouping:
@@ -112,7 +74,9 @@ class Grouping:
         self._cluster = cluster
         self._hints = expression.hints
         self._waiting = _waiting_zones(decision, cluster, waiting, memory)
-        self._hints_by_zones: dict[Zones, EndpointHints | None] = {}
+        divided = _zonal_tier(decision) or _wall_key(decision.reading.policy)
+        self._group_without_zone = min(cluster.demand(ZONE), default=CONSUMER_ALL) if divided else CONSUMER_ALL
+        self._hints_by_names: dict[tuple[Zones, tuple[Hint, ...]], EndpointHints | None] = {}
         self._by_node = _wall_key(decision.reading.policy) == NODE_NAME
 
     def of(self, endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
@@ -122,20 +86,23 @@ class Grouping:
         if hints and hints.for_zones:
             return hints.for_zones[0].name if len(hints.for_zones) == 1 else CONSUMER_SHARED, hints
         zones = self._waiting[address] if address in self._waiting else self._zones_in_use.get(address, ())
-        return group_of(zones), hints if hints or self._by_node else self._zone_hints(zones)
+        group = self._group_without_zone if address in self._waiting and not zones else group_of(zones)
+        if self._by_node:
+            return group, hints
+        return group, self._zone_hints(zones, hints.for_nodes if hints else ())
 
     @cached_property
     def _zones_in_use(self) -> dict[str, Zones]:
         """Computed only if hints do not give the zones."""
         return _consuming_zones(self._decision, self._cluster)
 
-    def _zone_hints(self, zones: Zones) -> EndpointHints | None:
-        if zones not in self._hints_by_zones:
-            fits = 0 < len(zones) <= MOST_HINTS
-            self._hints_by_zones[zones] = (
-                EndpointHints(for_zones=tuple(Hint(name=zone) for zone in zones)) if fits else None
+    def _zone_hints(self, zones: Zones, nodes: tuple[Hint, ...]) -> EndpointHints | None:
+        if (zones, nodes) not in self._hints_by_names:
+            named = tuple(Hint(name=zone) for zone in zones) if len(zones) <= MOST_HINTS else ()
+            self._hints_by_names[zones, nodes] = (
+                EndpointHints(for_zones=named, for_nodes=nodes) if named or nodes else None
             )
-        return self._hints_by_zones[zones]
+        return self._hints_by_names[zones, nodes]
 
 
 def _waiting_zones(
@@ -144,34 +111,26 @@ def _waiting_zones(
     """The zones of endpoints not in use: their last zones, or else those of their own domain.
 
     An endpoint that becomes ready (again) then need not move. Without a preference in force they wait in the group for
-    all, unless no endpoint is in use: then they keep their last zones.
+    all, unless no endpoint is in use: then they keep their last zones. None waits for a zone without clients, which the
+    decision does not serve: the nodes of that zone would watch its group only.
     """
     tier = _zonal_tier(decision)
     last_key = tier.key if tier else None
     if not decision.endpoints:
         last_key = next((key for key in (ZONE, REGION) if key in memory), None)
     home_key = tier.key if tier else _wall_key(decision.reading.policy)
-    known_zones = set(cluster.domains(ZONE).values())
+    served = cluster.demand(ZONE)
     last_zones = _zones_of(Tier(last_key, memory.get(last_key, {})), cluster) if last_key else {}
     home_zones = _zones_of(own_tier(home_key, cluster.homes(waiting, home_key)), cluster) if home_key else {}
     return {
-        address: tuple(zone for zone in last_zones.get(address, ()) if zone in known_zones)
-        or home_zones.get(address, ())
+        address: tuple(zone for zone in last_zones.get(address, ()) if zone in served)
+        or tuple(zone for zone in home_zones.get(address, ()) if zone in served)
         for address in waiting
     }
 
 
 def _wall_key(policy: Policy) -> str | None:
-    return next((key for key, strength in _levels(policy).items() if strength is Strength.REQUIRE), None)
-
-
-def _preferred(policy: Policy) -> set[str]:
-    """The preferred levels whose assignment is remembered; a node preference has none."""
-    return {key for key, strength in _levels(policy).items() if strength is Strength.PREFER and key != NODE_NAME}
-
-
-def _levels(policy: Policy) -> dict[str, Strength]:
-    return {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region} if isinstance(policy, SameDomain) else {}
+    return next((key for key, strength in levels_of(policy).items() if strength is Strength.REQUIRE), None)
 
 
 def _consuming_zones(decision: Decision, cluster: RoutingNodes) -> dict[str, Zones]:

@@ -3,7 +3,7 @@
 The webhook asks while a slice is being written, the overlay controller at any other time; both call `overlay`, so
 they agree. The hints in the slices are the memory of the last decision, and the overlay of slices that already have these
 hints changes nothing. The state annotation of the Service tells which policy the hints were decided for; hints of
-another policy are ignored.
+another policy, or of another program, are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from zonewise.api.names import MANAGED_BY, ROUTING_STATE, STOCK_MANAGER
+from zonewise.api.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Key, Service, key_of
 from zonewise.routing import (
     NO_DRAIN,
@@ -25,15 +25,13 @@ from zonewise.routing import (
     Drain,
     HintsExpression,
     HintsForm,
-    Memory,
     RoutingNodes,
     decide,
     express,
-    read_policy,
     recall,
 )
 from zonewise.routing.policy import NoPolicy
-from zonewise.slices.decide.service_status import policy_name, read_state
+from zonewise.routing.slice_memory import hints_match_policy
 
 _MOST_ROUNDS: Final = 4
 """Limits the search for a stable decision, so that it always ends."""
@@ -84,7 +82,7 @@ def overlay(
     families: dict[str, list[EndpointSlice]] = defaultdict(list)
     for endpoint_slice in sorted(slices, key=key_of):
         families[endpoint_slice.address_type].append(endpoint_slice)
-    hints_match = _hints_match_policy(service)
+    hints_match = hints_match_policy(service)
     decisions: dict[str, Decision] = {}
     expressions: dict[str, HintsExpression] = {}
     hints_by_slice: dict[Key, Hints] = {}
@@ -114,19 +112,8 @@ def _decide_until_stable(
         hints = [_hints_of(slice_endpoints, expression) for slice_endpoints in slices]
         if rounds == _MOST_ROUNDS or all(map(_has_hints, slices, hints)):
             return decision, expression, hints
-        slices = list(map(_hinted, slices, hints))
+        slices = list(map(hinted, slices, hints))
     raise AssertionError("unreachable: itertools.count is infinite")
-
-
-def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: RoutingNodes) -> Memory:
-    """The memory of the last decision, from the hints in the stock controller's slices."""
-    return recall(endpoints, cluster) if _hints_match_policy(service) else {}
-
-
-def _hints_match_policy(service: Service) -> bool:
-    """Whether the hints in the slices were decided for the current policy; true if there is no state annotation."""
-    state = read_state(service.metadata.annotations.get(ROUTING_STATE))
-    return state is None or state.policy == policy_name(read_policy(service).policy)
 
 
 def as_remembered(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice]) -> EndpointSlice:
@@ -146,13 +133,13 @@ def _with_hints(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice])
         if endpoint.addresses and endpoint.hints
     }
     endpoints = endpoint_slice.endpoints or ()
-    return _hinted(
+    return hinted(
         endpoints,
         [hints_by_address.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints],
     )
 
 
-def _hinted(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
+def hinted(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
     return tuple(
         endpoint if endpoint.hints == endpoint_hints else msgspec.structs.replace(endpoint, hints=endpoint_hints)
         for endpoint, endpoint_hints in zip(endpoints, hints, strict=True)

@@ -14,8 +14,9 @@ from zonewise.routing import Decision, Drain, HintsExpression, HintsForm, Memory
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import Distribution, TrafficDistribution
+from zonewise.routing.slice_memory import is_grouped, remember
 from zonewise.slices.decide.endpoints import ByPorts
-from zonewise.slices.decide.groups import Grouping, beyond_hints, is_grouped, remember, started
+from zonewise.slices.decide.groups import Grouping, beyond_hints, started
 from zonewise.slices.decide.placement import Bucket, Desired, Identity, identity
 
 GroupAndHints = Callable[[Endpoint], tuple[str, EndpointHints | None]]

@@ -12,27 +12,19 @@ from typing import Final
 
 import msgspec
 
-from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
-from zonewise.objects import Service
+from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL, ROUTING_STATE
+from zonewise.objects import Service, stored
 from zonewise.routing import (
     Decision,
     Forecast,
     HintsExpression,
-    Policy,
     RoutingCode,
     RoutingNodes,
     RoutingReason,
     RoutingSubject,
     forecast,
 )
-from zonewise.routing.policy import (
-    AutomaticHints,
-    Distribution,
-    NoPolicy,
-    SameDomain,
-    Strength,
-    TopologyKeys,
-)
+from zonewise.routing.policy import NoPolicy, policy_name
 
 STOCK_DNS_LOSS: Final = "the Service is headless, and stock DNS gives its clients every endpoint"
 
@@ -56,7 +48,7 @@ _LONGEST: Final = 500
 _FIGURES: Final = re.compile(r"\d+(\.\d+)?")
 
 
-class ServiceRoutingState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class ServiceRoutingState(stored.Stored, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """`since` is when policy, activity and code last changed, `as_of` when the figures were taken.
 
     Shares are of 1 and assume that proxies do all that was decided; `losses` are what stock proxies will not do.
@@ -79,25 +71,6 @@ class ServiceRoutingState(msgspec.Struct, frozen=True, omit_defaults=True, renam
     drained: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
-
-
-def policy_name(policy: Policy) -> str:
-    """The policy as a short name, also a metric label: the set of values is small."""
-    match policy:
-        case TopologyKeys(soft=True):
-            return "topology-keys (soft)"
-        case TopologyKeys():
-            return "topology-keys (hard)"
-        case SameDomain():
-            levels = {"same-node": policy.node, "same-zone": policy.zone, "same-region": policy.region}
-            names = [f"{level} {how}" for level, how in levels.items() if how is not Strength.BALANCED]
-            return ", ".join(names) or "same-zone Balanced"
-        case AutomaticHints():
-            return "automatic hints"
-        case Distribution(value):
-            return f"trafficDistribution {value}"
-        case NoPolicy():
-            return "none"
 
 
 def has_state(decision: Decision) -> bool:
@@ -231,8 +204,23 @@ def cut(text: str) -> str:
 
 
 def read_state(annotation: str | None) -> ServiceRoutingState | None:
-    """An invalid annotation counts as absent."""
+    """An annotation that can't be used counts as absent."""
     try:
-        return msgspec.json.decode(annotation, type=ServiceRoutingState) if annotation else None
-    except msgspec.DecodeError:
+        return parse_state(annotation) if annotation else None
+    except stored.StoredError:
         return None
+
+
+def state_problem(annotation: str) -> str:
+    """Why it can't be used; empty if it can, or there is none."""
+    try:
+        if annotation:
+            parse_state(annotation)
+    except stored.StoredError as error:
+        return str(error)
+    return ""
+
+
+def parse_state(annotation: str) -> ServiceRoutingState:
+    """Raises NewerError or TornError."""
+    return stored.read(annotation, ServiceRoutingState, f"annotation {ROUTING_STATE}")

@@ -16,6 +16,7 @@ import msgspec
 from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import Service
 from zonewise.objects.events import Severity
+from zonewise.objects.stored import NewerError, StoredError
 from zonewise.routing import Decision, HintsExpression, RoutingCode, RoutingNodes, RoutingReason
 from zonewise.routing.endpointslice_events import STOCK_CODES, stock_event
 from zonewise.routing.policy import AutomaticHints
@@ -30,7 +31,7 @@ from zonewise.slices.decide.service_status import (
     identity,
     kinds,
     own_complaints,
-    read_state,
+    parse_state,
     state_of,
 )
 
@@ -49,12 +50,16 @@ class EventNote:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """`text` is the desired annotation, None to remove it; `changes` if it must be written."""
+    """`text` is the desired annotation, None to remove it; `changes` if it must be written.
+
+    `problem`: why the current one can't be used. A torn one is replaced, one of a newer release stays.
+    """
 
     state: ServiceRoutingState | None
     text: str | None
     changes: bool = False
     notes: tuple[EventNote, ...] = ()
+    problem: str = ""
 
 
 def report_on(
@@ -70,10 +75,20 @@ def report_on(
     """`decisions` and `expressions` by address type; `annotation` is the current one."""
     if not decisions or (annotation is None and not any(map(has_state, decisions.values()))):
         return StatusReport(None, annotation)
-    before = read_state(annotation)
+    before, problem = None, ""
+    try:
+        before = parse_state(annotation) if annotation else None
+    except StoredError as error:
+        problem = str(error)
+        if isinstance(error, NewerError):
+            return StatusReport(None, annotation, problem=problem)
     if not any(map(has_state, decisions.values())):
         return StatusReport(
-            None, None, changes=True, notes=tuple(_policy_removed_notes(before, next(iter(decisions.values()))))
+            None,
+            None,
+            changes=True,
+            notes=tuple(_policy_removed_notes(before, next(iter(decisions.values())))),
+            problem=problem,
         )
     state = state_of(service, decisions, expressions, forecasts_of(decisions.values(), cluster), _time(now), before)
     if before and not differs(before, state):
@@ -81,7 +96,8 @@ def report_on(
     notes = [*_notes(before, state, decisions)]
     if stock_events and (before is None or identity(before) != identity(state)):
         notes += _stock_notes(decisions)
-    return StatusReport(state, msgspec.json.encode(state).decode(), changes=True, notes=tuple(notes))
+    text = msgspec.json.encode(state).decode()
+    return StatusReport(state, text, changes=True, notes=tuple(notes), problem=problem)
 
 
 def _notes(

@@ -11,7 +11,10 @@ from zonewise.slices.decide.placement import PlacedSlice, Placement, identity
 
 
 class EndpointMoves(NamedTuple):
-    """`reallocated` endpoints are ready before and after, and serve other zones."""
+    """As the stock controller counts: an endpoint that moves to another set of slices is `added` and `removed`.
+
+    `reallocated` endpoints are ready before and after, and serve other zones.
+    """
 
     added: int
     removed: int
@@ -19,8 +22,7 @@ class EndpointMoves(NamedTuple):
 
 
 def count_moves(placement: Placement) -> EndpointMoves:
-    moved = sum(key in placement.added for key in placement.removed)
-    return EndpointMoves(len(placement.added) - moved, len(placement.removed) - moved, _reallocated(placement))
+    return EndpointMoves(len(placement.added), len(placement.removed), _reallocated(placement))
 
 
 def in_safe_order(placement: Placement, updates: Sequence[PlacedSlice]) -> Sequence[PlacedSlice]:
