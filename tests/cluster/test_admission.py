@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import copy
 import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from support.kube.admission_server import (
     CONFIG_MAP_RULE,
     LABEL,
+    SECRET,
     Site,
     config_map,
     configuration,
@@ -21,6 +23,7 @@ from support.kube.admission_server import (
 )
 from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.server import ca_injector as webhooks
 from zonewise.kube.server.ca_injector import CaInjector
@@ -35,9 +38,10 @@ from zonewise.kube.wire.errors import (
     TooManyRequests,
     Unavailable,
 )
-from zonewise.kube.wire.patch import JsonPatch, MergePatch
+from zonewise.kube.wire.patch import Apply, JsonPatch, MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.objects import CONFIG_MAPS, PODS, Resource
+from zonewise.objects import CONFIG_MAPS, PODS, SECRETS, Resource
+from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 POD = {"metadata": {"name": "web-0"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
 
@@ -174,14 +178,15 @@ async def test_api_server_reuses_connections(client: Client, namespace: str, run
 
 
 def without_trust(document: dict[str, Any]) -> dict[str, Any]:
-    """Webhook configuration without caBundle and server-managed metadata."""
+    """Webhook configuration without caBundle, the callers' key and server-managed metadata."""
     metadata = {
         name: value
         for name, value in document["metadata"].items()
         if name not in {"managedFields", "generation", "resourceVersion"}
     }
     webhooks = [
-        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": None}} for webhook in document["webhooks"]
+        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": None, "url": None}}
+        for webhook in document["webhooks"]
     ]
     return {**document, "metadata": metadata, "webhooks": webhooks}
 
@@ -241,7 +246,7 @@ async def test_inject_ignores_a_deleted_configuration(client: Client, namespace:
     async with registered(client, body), Caches(client) as caches:
         injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
         await caches.wait_synced()
-    await injector.inject(b"bundle")
+    await injector.inject(b"bundle", ["key"])
 
 
 async def test_inject_fails_before_the_configurations_are_synced(
@@ -250,4 +255,52 @@ async def test_inject_fails_before_the_configurations_are_synced(
     monkeypatch.setattr(webhooks, "SYNC_SECONDS", 0.05)
     injector = CaInjector(client, Caches(client), selector=f"{LABEL}={namespace}")
     with pytest.raises(DeadlineExceeded, match="first list of validatingwebhookconfigurations"):
-        await injector.inject(b"bundle")
+        await injector.inject(b"bundle", ["key"])
+
+
+@pytest.mark.parametrize("before", ["with a path", "without"])
+async def test_applied_again_a_configuration_keeps_bundle_and_path(client: Client, namespace: str, before: str) -> None:
+    """As `zonewise install` and charts apply it; "with a path" is what a release without callers' keys applied."""
+    body = configuration(namespace, "https://unused", [CONFIG_MAP_RULE], failurePolicy="Ignore")
+    service = {"namespace": namespace, "name": "guard", "port": 443}
+    body["webhooks"][0]["clientConfig"] = {"service": service}
+    old = copy.deepcopy(body)
+    if before == "with a path":
+        old["webhooks"][0]["clientConfig"]["service"]["path"] = "/judge"
+    resource, name = VALIDATING_WEBHOOK_CONFIGURATIONS.whole(), body["metadata"]["name"]
+    key = "7" * 64
+    await client.patch(resource, name, Apply(old, "install"))
+    try:
+        async with Caches(client) as caches:
+            injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
+            await injector.inject(b"bundle", [key])
+            injected = await client.get(resource, name)
+            for _ in range(2):
+                await client.patch(resource, name, Apply(body, "install"))  # raises Conflict if both own a field
+        config = (await client.get(resource, name))["webhooks"][0]["clientConfig"]
+        assert config == injected["webhooks"][0]["clientConfig"]
+        assert config == {"caBundle": "YnVuZGxl", "service": {**service, "path": f"/judge/{key}"}}
+    finally:
+        await client.delete(resource, name)
+
+
+ROLES = ("view", "edit", "admin")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_tenants_cannot_read_the_callers_key(
+    cluster: ControlPlane, client: Client, namespace: str, running: Site, role: str
+) -> None:
+    """With the stock roles, in all namespaces but that of the Secret."""
+    user = f"{role}-{namespace}"
+    path = await asyncio.to_thread(cluster.add_user, user, user)
+    await kubectl(cluster, "-n", "default", "create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+    body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
+    try:
+        async with registered(client, body) as resource, Client(kubeconfig.load(path)) as tenant:
+            with pytest.raises(Forbidden):
+                await tenant.get(resource, body["metadata"]["name"])
+            with pytest.raises(Forbidden):
+                await tenant.get(SECRETS, SECRET, namespace)
+    finally:
+        await kubectl(cluster, "-n", "default", "delete", "rolebinding", user)

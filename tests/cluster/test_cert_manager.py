@@ -4,7 +4,7 @@ import asyncio
 import base64
 import datetime as dt
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,8 +33,9 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
 from zonewise.kube.server.admission import AdmissionServer, Webhook
 from zonewise.kube.server.ca_injector import CaInjector
-from zonewise.kube.server.cert_manager import CertManager, SharedAuthorities, install, server_context, utc_now
+from zonewise.kube.server.cert_manager import CertManager, SharedAuthorities, install, utc_now
 from zonewise.kube.server.certificates import Authorities, CertificateError, Lifetimes
+from zonewise.kube.server.tls import server_context
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError
 from zonewise.kube.wire.patch import MergePatch
@@ -135,7 +136,9 @@ async def test_authority_rotation_under_load_fails_no_call(client: Client, names
     canary_context = server_context()
     async with (
         site(client, namespace, lifetimes=QUICK, clock=clock) as running,
-        AdmissionServer([Webhook("judge", Json, Judge(), LATE)], canary_context, host=HOST, port=0) as canary,
+        AdmissionServer(
+            [Webhook("canary", Json, Judge(), LATE)], canary_context, running.certificate.accepts, host=HOST, port=0
+        ) as canary,
         FaultProxy(running.url("")) as proxy,
     ):
         port = running.server.port
@@ -151,7 +154,7 @@ async def test_authority_rotation_under_load_fails_no_call(client: Client, names
         both = await stored(client, namespace)
         assert both.members[0].fingerprint == first.members[0].fingerprint
         install(canary_context, both.members[1].issue([HOST], now, MINUTE * 5))
-        body = with_canary(namespace, running.url("judge", proxy.port), f"https://{HOST}:{canary.port}/judge")
+        body = with_canary(namespace, running.url("judge", proxy.port), f"https://{HOST}:{canary.port}/canary")
         async with registered(client, body):
             await trusted(client, namespace, running)
             load = Load(client, namespace, proxy)
@@ -189,6 +192,57 @@ async def another_leaf(port: int, leaf: x509.Certificate) -> bool:
 async def successors(client: Client, namespace: str, before: Authorities) -> bool:
     members = (await stored(client, namespace)).members
     return len(members) == 2 and members[0].fingerprint == before.members[1].fingerprint
+
+
+async def test_key_rotation_under_load_fails_no_call(client: Client, namespace: str) -> None:
+    """Two replicas; the second reads a new key from the Secret before any configuration carries it."""
+    clock = Clock(utc_now())
+    async with (
+        site(client, namespace, clock=clock) as running,
+        site(client, namespace, clock=clock) as other,
+        FaultProxy(running.url("")) as proxy,
+    ):
+        body = configuration(namespace, running.url("judge", proxy.port), [CONFIG_MAP_RULE])
+        async with registered(client, body) as resource:
+            await trusted(client, namespace, running)
+            load = Load(client, namespace, proxy)
+            loading = asyncio.create_task(load.run())
+            (first,) = (await stored(client, namespace)).keys.members
+
+            async def carried() -> str:
+                url: str = (await client.get(resource, body["metadata"]["name"]))["webhooks"][0]["clientConfig"]["url"]
+                return url.rpartition("/")[2]
+
+            async def jump(minutes: int, keys: int) -> list[str]:
+                clock.now += minutes * MINUTE
+                for replica in (running, other):
+                    replica.certificate.wake()
+                await eventually(lambda: number_of_keys(client, namespace, keys))
+                return [key.text for key in (await stored(client, namespace)).keys.members]
+
+            assert await carried() == first.text
+            old, new = await jump(61, 2)  # a successor is accepted, and not published yet
+            assert old == first.text == await carried()
+            await eventually(lambda: running.certificate.accepts(new) and other.certificate.accepts(new))
+            await load.through_new_connections()
+            await jump(5, 2)  # it is published, and the old one still accepted
+            await eventually(lambda: has_key(carried, new))
+            assert running.certificate.accepts(old)
+            await load.through_new_connections()
+            assert await jump(5, 1) == [new]
+            await eventually(lambda: not running.certificate.accepts(old) and not other.certificate.accepts(old))
+            await load.through_new_connections()
+            loading.cancel()
+            await asyncio.wait([loading])
+        assert not load.failures
+
+
+async def number_of_keys(client: Client, namespace: str, number: int) -> bool:
+    return len((await stored(client, namespace)).keys.members) == number
+
+
+async def has_key(carried: Callable[[], Awaitable[str]], key: str) -> bool:
+    return await carried() == key
 
 
 def shared(client: Client, namespace: str, lifetimes: Lifetimes = QUICK) -> SharedAuthorities:
@@ -244,7 +298,7 @@ async def test_empty_secret_is_filled_and_other_fields_kept(client: Client, name
     assert len((await shared(client, namespace).current(utc_now())).members) == 1
     secret = await client.get(SECRETS, SECRET, namespace)
     assert secret.metadata.labels == {"theirs": "kept"}
-    assert set(secret.data) == {"note", "ca.crt", "ca.key"}
+    assert set(secret.data) == {"note", "ca.crt", "ca.key", "caller-keys"}
 
 
 BROKEN = {"not base64 of PEM": "bm9uc2Vuc2U=", "cut short": "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t"}
@@ -308,6 +362,7 @@ async def test_forbidden_watch_is_retried_and_no_secret_is_logged(
         await client.delete(CLUSTER_ROLE_BINDINGS, binding["metadata"]["name"])
         await client.delete(CLUSTER_ROLES, role["metadata"]["name"])
     assert "PRIVATE" not in str(lines)
+    assert not any(key.text in str(lines) for key in (await stored(client, namespace)).keys.members)
     assert "authorities written" in [line["event"] for line in lines]
 
 
@@ -320,13 +375,13 @@ async def test_leaf_is_renewed_although_ca_injection_fails(client: Client, names
     now = utc_now()
     clock, broken = Clock(now - 70 * MINUTE), False
 
-    async def trust(_bundle: bytes) -> None:
+    async def trust(_bundle: bytes, _keys: Sequence[str]) -> None:
         if broken:
             raise ApiError("injection failed")
 
     certificate = CertManager(client, Key(namespace, SECRET), [HOST], trust, lifetimes=QUICK, clock=clock)
     await certificate.renew()
-    async with AdmissionServer([], certificate.context, host=HOST, port=0) as server:
+    async with AdmissionServer([], certificate.context, certificate.accepts, host=HOST, port=0) as server:
         old = await served(server.port)
         broken, clock.now = True, now - 5 * MINUTE
         with pytest.raises(ApiError, match="injection failed"):

@@ -1,11 +1,9 @@
 """Health probes and metrics over HTTP, as a kubelet and a scraper request them."""
 
-import ssl
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-import trustme
 
 from zonewise.errors import ZonewiseError
 from zonewise.kube.server import health
@@ -78,15 +76,6 @@ async def test_metrics_honour_the_accept_header(base: str, accept: str, content_
 
 async def test_unknown_path_returns_404(base: str) -> None:
     assert (await get(f"{base}/secrets"))[0] == 404
-
-
-async def test_probes_are_served_over_tls(state: Health) -> None:
-    authority = trustme.CA()
-    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(server)
-    authority.configure_trust(client)
-    async with health.serve(state, "127.0.0.1", tls=server) as port:
-        assert await get(f"https://127.0.0.1:{port}/livez", ssl=client) == (200, "ok\n")
 
 
 async def test_address_in_use_is_a_one_line_error(state: Health) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -19,8 +18,9 @@ import uvloop
 
 from zonewise import log
 from zonewise.errors import ZonewiseError
-from zonewise.kube.server import health
+from zonewise.kube.server import health, metrics_server
 from zonewise.kube.server.health import Health
+from zonewise.kube.server.metrics_server import MetricsListen
 from zonewise.kube.wire.errors import ApiError, ConfigError
 
 _log = log.get_logger(__name__)
@@ -35,11 +35,12 @@ EXIT_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class HealthListen:
-    """Address of `/livez`, `/readyz` and `/metrics`. Default: all addresses, as kubelets probe the pod's address."""
+    """Address of `/livez` and `/readyz`. Default: all addresses, as kubelets probe the pod's address."""
 
     host: str | None = None
     port: int = 0
-    tls: ssl.SSLContext | None = None
+    metrics: MetricsListen | None = None
+    """Where `/metrics` is served to others than this machine."""
 
 
 def run(
@@ -63,20 +64,22 @@ class _Process:
     async def run(self, main: Main, listen: HealthListen) -> int:
         self._catch_signals()
         try:
-            async with health.serve(self._health, listen.host, listen.port, listen.tls) as port:
+            async with health.serve(self._health, listen.host, listen.port) as port:
                 _log.info("process started", pid=os.getpid(), health_port=port)
-                await self._run_until_stopped(main)
+                await self._run_until_stopped(main, listen.metrics)
         except Exception as error:  # noqa: BLE001 - the outermost handler: logged, and the exit code says it
             _log_failure(error)
             return EXIT_FAILED
         _log.info("process ended")
         return EXIT_FINE
 
-    async def _run_until_stopped(self, main: Main) -> None:
+    async def _run_until_stopped(self, main: Main, metrics: MetricsListen | None) -> None:
         async with asyncio.TaskGroup() as group:
             work = group.create_task(main(self._health), name="main")
-            ending = group.create_task(self._end_on_signal(work), name="signals")
-            work.add_done_callback(lambda _: ending.cancel())
+            beside = [group.create_task(self._end_on_signal(work), name="signals")]
+            if metrics is not None:
+                beside.append(group.create_task(metrics_server.serve(metrics), name="metrics"))
+            work.add_done_callback(lambda _: [task.cancel() for task in beside])
 
     async def _end_on_signal(self, work: asyncio.Task[None]) -> None:
         await self._stop.wait()

@@ -49,6 +49,7 @@ class Site:
     judge: Judge = field(default_factory=Judge)
 
     def url(self, path: str, port: int = 0) -> str:
+        """Without the callers' key, which is injected."""
         return f"https://{HOST}:{port or self.server.port}/{path}"
 
 
@@ -58,6 +59,7 @@ async def site(
     namespace: str,
     *,
     deadline_seconds: float = 20.0,
+    late: AdmissionVerdict = LATE,
     lifetimes: Lifetimes = Lifetimes(),  # noqa: B008 - frozen
     clock: Callable[[], dt.datetime] = utc_now,
 ) -> AsyncIterator[Site]:
@@ -70,8 +72,8 @@ async def site(
         )
         injector.on_change(certificate.wake)
         await certificate.renew()
-        webhooks = [Webhook("judge", Json, judge, LATE, deadline_seconds)]
-        async with AdmissionServer(webhooks, certificate.context, host=HOST, port=0) as server:
+        webhooks = [Webhook("judge", Json, judge, late, deadline_seconds)]
+        async with AdmissionServer(webhooks, certificate.context, certificate.accepts, host=HOST, port=0) as server:
             renewing = asyncio.create_task(certificate.run())
             try:
                 yield Site(server, certificate, judge)

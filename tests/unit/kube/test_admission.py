@@ -6,22 +6,27 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from zonewise.errors import ZonewiseError
 from zonewise.kube.server.admission import AdmissionServer, Webhook
-from zonewise.kube.server.cert_manager import install, server_context
+from zonewise.kube.server.cert_manager import install
 from zonewise.kube.server.certificates import Authority
+from zonewise.kube.server.tls import server_context
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
 from zonewise.objects import Pod
 
 HOST = "127.0.0.1"
 FAILED = AdmissionVerdict.deny("could not decide", code=503)
 DAY = dt.timedelta(days=1)
+KEY = "5" * 64
 
 
 class Decisions:
@@ -79,7 +84,7 @@ async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[ServerFixture
         Webhook("at-once", Pod, decisions.at_once, FAILED, deadline_seconds),
         Webhook("when-released", Pod, decisions.when_released, FAILED, deadline_seconds),
     ]
-    async with AdmissionServer(webhooks, context, host=HOST, port=0, body_limit_bytes=100_000) as server:
+    async with AdmissionServer(webhooks, context, KEY.__eq__, host=HOST, port=0, body_limit_bytes=100_000) as server:
         yield ServerFixture(server, decisions, context)
 
 
@@ -104,7 +109,7 @@ async def post_review(session: aiohttp.ClientSession, url: str, uid: str = "u-1"
 async def test_verdict_is_returned_and_counted() -> None:
     before = count("at-once", "allowed")
     async with serving() as fixture, fixture.session() as session:
-        answer = await post_review(session, f"{fixture.url}/at-once", "u-77")
+        answer = await post_review(session, f"{fixture.url}/at-once/{KEY}", "u-77")
     assert answer == {"uid": "u-77", "allowed": True, "warnings": ["web-0"]}
     assert count("at-once", "allowed") == before + 1
     assert (REGISTRY.get_sample_value("zonewise_admission_seconds_count", {"webhook": "at-once"}) or 0) >= 1
@@ -113,7 +118,7 @@ async def test_verdict_is_returned_and_counted() -> None:
 async def test_late_handler_is_cancelled_with_the_declared_verdict() -> None:
     before = count("when-released", "late")
     async with serving(deadline_seconds=0.1) as fixture, fixture.session() as session:
-        answer = await post_review(session, f"{fixture.url}/when-released")
+        answer = await post_review(session, f"{fixture.url}/when-released/{KEY}")
     assert not answer["allowed"]
     assert answer["status"]["code"] == 503
     assert fixture.decisions.cancelled
@@ -122,20 +127,20 @@ async def test_late_handler_is_cancelled_with_the_declared_verdict() -> None:
 
 async def test_shorter_timeout_of_the_api_server_applies() -> None:
     async with serving(deadline_seconds=300.0) as fixture, fixture.session() as session:
-        answer = await post_review(session, f"{fixture.url}/when-released?timeout=1s")
+        answer = await post_review(session, f"{fixture.url}/when-released/{KEY}?timeout=1s")
     assert answer["status"]["message"] == "could not decide"
 
 
 async def test_malformed_timeout_is_ignored() -> None:
     async with serving() as fixture, fixture.session() as session:
-        assert (await post_review(session, f"{fixture.url}/at-once?timeout=soon"))["allowed"]
+        assert (await post_review(session, f"{fixture.url}/at-once/{KEY}?timeout=soon"))["allowed"]
 
 
 async def test_unencodable_verdict_is_a_failure() -> None:
     before = count("at-once", "failed"), count("at-once", "allowed")
     async with serving() as fixture, fixture.session() as session:
         fixture.decisions.patch = [{"op": "add", "path": "/x", "value": object()}]
-        answer = await post_review(session, f"{fixture.url}/at-once")
+        answer = await post_review(session, f"{fixture.url}/at-once/{KEY}")
     assert answer["status"]["message"] == "could not decide"
     assert (count("at-once", "failed"), count("at-once", "allowed")) == (before[0] + 1, before[1])
 
@@ -145,7 +150,7 @@ async def test_failing_handler_returns_the_declared_verdict(error: Exception) ->
     before = count("at-once", "failed")
     async with serving() as fixture, fixture.session() as session:
         fixture.decisions.error = error
-        answer = await post_review(session, f"{fixture.url}/at-once")
+        answer = await post_review(session, f"{fixture.url}/at-once/{KEY}")
     assert answer["status"]["message"] == "could not decide"
     assert count("at-once", "failed") == before + 1
 
@@ -161,17 +166,17 @@ BAD = {
 async def test_bad_body_is_refused_with_a_reason(body: bytes, status: int, problem: str) -> None:
     before = count("at-once", "unreadable")
     async with serving() as fixture, fixture.session() as session:
-        async with session.post(f"{fixture.url}/at-once", data=body) as response:
+        async with session.post(f"{fixture.url}/at-once/{KEY}", data=body) as response:
             assert response.status == status
             assert problem in await response.text()
         assert count("at-once", "unreadable") == before + 1
-        assert (await post_review(session, f"{fixture.url}/at-once"))["allowed"]
+        assert (await post_review(session, f"{fixture.url}/at-once/{KEY}"))["allowed"]
 
 
 async def test_missing_body_ends_at_the_deadline() -> None:
     async with serving(deadline_seconds=0.1) as fixture:
         reader, writer = await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
-        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        writer.write(b"POST /at-once/%b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{" % KEY.encode())
         await writer.drain()
         assert b"408" in await reader.readline()
         writer.close()
@@ -181,14 +186,14 @@ async def test_truncated_body_is_counted() -> None:
     before = count("at-once", "unreadable")
     async with serving() as fixture:
         _, writer = await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
-        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        writer.write(b"POST /at-once/%b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{" % KEY.encode())
         await writer.drain()
         writer.transport.abort()
         async with asyncio.timeout(30):
             while count("at-once", "unreadable") == before:  # noqa: ASYNC110 - the server detects it asynchronously
                 await asyncio.sleep(0.01)
         async with fixture.session() as session:
-            assert (await post_review(session, f"{fixture.url}/at-once"))["allowed"]
+            assert (await post_review(session, f"{fixture.url}/at-once/{KEY}"))["allowed"]
 
 
 async def test_port_in_use_is_a_one_line_error() -> None:
@@ -196,15 +201,90 @@ async def test_port_in_use_is_a_one_line_error() -> None:
         with pytest.raises(
             ZonewiseError, match=r"^admission: .*address already in use; choose a free address and port$"
         ):
-            await AdmissionServer([], fixture.context, host=HOST, port=fixture.server.port).__aenter__()
+            await AdmissionServer([], fixture.context, KEY.__eq__, host=HOST, port=fixture.server.port).__aenter__()
 
 
-async def test_unknown_paths_and_methods_are_refused() -> None:
+STRANGERS = {
+    "no key": ("POST", "/at-once"),
+    "empty key": ("POST", "/at-once/"),
+    "wrong key": ("POST", f"/at-once/{'6' * 64}"),
+    "part of the key": ("POST", f"/at-once/{KEY[:-1]}"),
+    "more than the key": ("POST", f"/at-once/{KEY}/x"),
+    "not ASCII": ("POST", "/at-once/\u00e4"),
+    "unknown webhook": ("POST", f"/elsewhere/{KEY}"),
+    "not POST": ("GET", f"/at-once/{KEY}"),
+    "root": ("POST", "/"),
+}
+
+
+@pytest.mark.parametrize(("method", "path"), STRANGERS.values(), ids=STRANGERS)
+async def test_stranger_gets_one_plain_refusal(method: str, path: str) -> None:
+    before = refused_callers()
     async with serving() as fixture, fixture.session() as session:
-        async with session.post(f"{fixture.url}/elsewhere") as response:
-            assert response.status == 404
-        async with session.get(f"{fixture.url}/at-once") as response:
-            assert response.status == 405
+        fixture.decisions.error = RuntimeError("must not be asked")
+        async with session.request(method, f"{fixture.url}{path}", json=review_request()) as response:
+            assert (response.status, await response.text()) == (404, "404: Not Found")
+    assert refused_callers() == before + 1
+
+
+def refused_callers() -> float:
+    return REGISTRY.get_sample_value("zonewise_admission_refused_callers_total") or 0.0
+
+
+async def test_body_of_a_stranger_is_not_awaited() -> None:
+    async with serving() as fixture:
+        reader, writer = await asyncio.open_connection(HOST, fixture.server.port, ssl=fixture.trusting)
+        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        await writer.drain()
+        assert b"404" in await asyncio.wait_for(reader.read(), 30)  # to the end: the connection is closed
+        writer.close()
+
+
+async def test_strangers_are_logged_once_and_no_key_ever() -> None:
+    with capture_logs() as lines:
+        async with serving() as fixture, fixture.session() as session:
+            for _ in range(20):
+                async with session.post(f"{fixture.url}/at-once/{'6' * 64}"):
+                    pass
+            await post_review(session, f"{fixture.url}/at-once/{KEY}")
+    assert [line["event"] for line in lines].count("callers without a valid key refused") == 1
+    assert KEY not in str(lines)
+    assert "6" * 64 not in str(lines)
+
+
+async def test_client_certificate_is_demanded_with_a_client_ca(tmp_path: Path) -> None:
+    """A certificate that we issue to our own servers is no client certificate, even if it is of the same CA."""
+    api_servers, strangers = trustme.CA(), trustme.CA()
+    (tmp_path / "ca.pem").write_bytes(api_servers.cert_pem.bytes() + AUTHORITY.certificate_pem)
+    context = server_context(tmp_path / "ca.pem")
+    install(context, new_leaf())
+    webhooks = [Webhook("at-once", Pod, Decisions().at_once, FAILED)]
+    async with AdmissionServer(webhooks, context, KEY.__eq__, host=HOST, port=0) as server:
+        url = f"https://{HOST}:{server.port}/at-once/{KEY}"
+        none, stranger, ours, api_server = (
+            ssl.create_default_context(cadata=AUTHORITY.certificate_pem.decode()) for _ in range(4)
+        )
+        strangers.issue_cert("apiserver").configure_cert(stranger)
+        install(ours, new_leaf())
+        api_servers.issue_cert("apiserver").configure_cert(api_server)
+        for refused in (none, stranger, ours):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await post_with(refused, url)
+        assert (await post_with(api_server, url))["allowed"]
+
+
+async def post_with(context: ssl.SSLContext, url: str) -> dict[str, Any]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+        return await post_review(session, url)
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_unusable_client_ca_is_a_one_line_error(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ZonewiseError, match=r"ca\.pem: no PEM file with the CA of the API servers"):
+        server_context(path)
 
 
 def tls_versions(fixture: ServerFixture, maximum: ssl.TLSVersion) -> str | None:
@@ -235,7 +315,7 @@ def certificate_of(writer: asyncio.StreamWriter) -> bytes:
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    writer.write(b"POST /at-once/%b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % KEY.encode())
     await writer.drain()
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
@@ -258,7 +338,7 @@ async def test_kept_connections_survive_a_new_certificate() -> None:
 
 async def test_shutdown_finishes_running_requests_and_accepts_none() -> None:
     async with serving() as fixture, fixture.session() as session:
-        asking = asyncio.create_task(post_review(session, f"{fixture.url}/when-released"))
+        asking = asyncio.create_task(post_review(session, f"{fixture.url}/when-released/{KEY}"))
         await fixture.decisions.arrived.wait()
         port = fixture.server.port
         leaving = asyncio.create_task(fixture.server.__aexit__())

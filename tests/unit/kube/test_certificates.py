@@ -12,6 +12,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zonewise.kube.server.caller_keys import KeyLifetimes
 from zonewise.kube.server.certificates import (
     CERTIFICATES_FIELD,
     KEYS_FIELD,
@@ -26,7 +27,7 @@ from zonewise.kube.server.certificates import (
 NOW = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
 HOUR = dt.timedelta(hours=1)
-LIFETIMES = Lifetimes()
+LIFETIMES = Lifetimes(caller_keys=KeyLifetimes(key=9999 * DAY, settling=9999 * DAY))  # only authorities rotate here
 HOST = "zonewise-webhook.zonewise-system.svc"
 
 

@@ -65,6 +65,14 @@ def test_error_text_names_kind_action_and_message() -> None:
     assert str(error) == "conflict: update of leases kube-system/x: it has been modified"
 
 
+def test_key_of_a_webhooks_caller_is_not_in_the_error() -> None:
+    """An API server that can't reach a webhook shows its address; our errors end up in logs and events."""
+    text = f'failed calling webhook: Post "https://guard.svc:443/evictions/{"ab" * 32}?timeout=10s": refused'
+    error = from_answer(500, status(500, "InternalError", message=text), "evict")
+    assert "/evictions/...?timeout=10s" in str(error)
+    assert "ab" * 32 not in f"{error} {error.message}"
+
+
 def test_causes_and_retry_after_are_kept() -> None:
     details = {
         "name": "p",

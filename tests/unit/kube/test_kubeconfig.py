@@ -282,6 +282,14 @@ def test_proxy_may_come_from_the_environment(tmp_path: Path) -> None:
         pytest.param(config({"server": ""}, {}), "server '' is not a URL", id="no server"),
         pytest.param(config({"server": "api:6443"}, {}), "expected https://HOST", id="server without a scheme"),
         pytest.param(config({"server": "ftp://api"}, {}), "is not a URL", id="another scheme"),
+        pytest.param(config({"server": "https://["}, {}), "is not a URL", id="half an address"),
+        pytest.param(config({"server": "https://api:99999"}, {}), "is not a URL", id="a port that is none"),
+        pytest.param(
+            {**config({}, {}), "users": [{"name": "a\nb"}]}, r"named 'u'; it has 'a\\nb'$", id="a name of two lines"
+        ),
+        pytest.param("a: " + "[" * 100_000, "is not YAML: nested more than 200 levels deep", id="nesting"),
+        pytest.param("a: &a [*a, *a]", "is not YAML: its aliases stand for", id="an alias of itself"),
+        pytest.param("kind: Config\n---\nkind: Config\n", "2 YAML documents; write one", id="documents"),
         pytest.param(
             config({"certificate-authority-data": "?"}, {}), "certificate-authority-data is not base64", id="base64"
         ),

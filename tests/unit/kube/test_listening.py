@@ -40,7 +40,7 @@ async def test_machine_without_ipv6_serves_ipv4(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_admission_listens_on_both_families() -> None:
-    async with AdmissionServer([], ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), port=0) as server:
+    async with AdmissionServer([], ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), bool, port=0) as server:
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, server.port), timeout=30).close()
 

@@ -328,11 +328,18 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> bytes:
         """Any path, for what has no verb here."""
         call = ApiRequest(
-            verb=method.lower(), method=method, path=path, query=params or {}, body=body, content_type=content_type
+            verb=method.lower(),
+            method=method,
+            path=path,
+            query=params or {},
+            body=body,
+            content_type=content_type,
+            headers=headers or {},
         )
         return await self._caller.perform(call, deadline_seconds)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -128,14 +129,16 @@ def _named(entries: Mapping[str, PlacedFile[E]], name: str, what: str, origin: s
 
 
 def _choice(entries: Mapping[str, PlacedFile[Any]]) -> str:
-    return f"; it has {', '.join(sorted(entries))}" if entries else "; it has none"
+    names = [name if name.isprintable() else repr(name) for name in sorted(entries)]
+    return f"; it has {', '.join(names)}" if names else "; it has none"
 
 
 def _server(server: str, origin: str) -> str:
-    parts = urlsplit(server)
-    if parts.scheme not in {"https", "http"} or not parts.hostname:
-        raise ConfigError(f"{origin}: server {without_userinfo(server)!r} is not a URL; expected https://HOST[:PORT]")
-    return parts._replace(query="", fragment="").geturl().rstrip("/")
+    with suppress(ValueError):  # a port that is no number, or half an IPv6 address
+        parts = urlsplit(server)
+        if parts.scheme in {"https", "http"} and parts.hostname and parts.port != 0:
+            return parts._replace(query="", fragment="").geturl().rstrip("/")
+    raise ConfigError(f"{origin}: server {without_userinfo(server)!r} is not a URL; expected https://HOST[:PORT]")
 
 
 def _proxy(url: str, origin: str) -> str:

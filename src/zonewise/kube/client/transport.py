@@ -104,6 +104,7 @@ class Transport:
 
     def _headers(self, call: ApiRequest, identity: Identity) -> CIMultiDict[str]:
         headers = CIMultiDict(self.access.impersonation)
+        headers.update(call.headers)
         if self._tls is None:  # then the proxy reads the request itself, else only a CONNECT before it
             headers.update(self._proxy_headers)
         headers["Accept"] = "application/json"

@@ -1,6 +1,7 @@
-"""Admission webhook server: HTTPS, one path per webhook.
+"""Admission webhook server: HTTPS, one path per webhook, for callers with a key only.
 
-It reads a review, runs the webhook's handler under a deadline and answers its verdict. When the handler is late or
+A path is `/NAME/KEY`. Webhook configurations name it, so API servers know the key and tenants don't. Without it the answer
+is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under a deadline and answers its verdict. When the handler is late or
 fails, the answer is the webhook's own `on_failure` verdict, sent before the API server's timeout: the outcome is
 declared here, not left to that timeout. Its certificates come from `zonewise.kube.server.cert_manager`.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, Self, TypeVar
@@ -32,8 +33,11 @@ _log = get_logger(__name__)
 BODY_LIMIT_BYTES: Final = 8 * 2**20
 # Longer than the 90 s after which API servers close idle connections: the side that sends should be the one to close.
 KEEP_ALIVE_SECONDS: Final = 180.0
+_REPORT_SECONDS: Final = 60.0
+_PARTS: Final = 3  # of "/NAME/KEY"
 
 _TIMEOUT: Final = re.compile(r"([0-9]+)s")
+_REFUSED: Final = Counter("zonewise_admission_refused_callers", "Requests without a valid caller key")
 _LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _REVIEWS: Final = Counter("zonewise_admission_reviews", "Reviews by what became of them", ["webhook", "outcome"])
 _SECONDS: Final = Histogram(
@@ -51,7 +55,7 @@ class AdmissionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook(Generic[T]):
-    """`name` is the path and the metrics label; objects are read through `view` (`dict[str, Any]` for the whole)."""
+    """`name` is the first part of the path and the metrics label; objects are read through `view` (`dict[str, Any]` for the whole)."""
 
     name: str
     view: type[T]
@@ -61,15 +65,17 @@ class Webhook(Generic[T]):
 
 
 class AdmissionServer:
-    """`async with AdmissionServer([...], context, port=8443) as server:` serves until left; requests under way are finished.
+    """`async with AdmissionServer([...], context, accepts, port=8443) as server:` serves until left; requests under way are
+    finished.
 
-    Without a host it listens on all addresses; port 0 takes any free one.
+    `accepts` knows the callers' keys. Without a host it listens on all addresses; port 0 takes any free one.
     """
 
     def __init__(
         self,
         webhooks: Iterable[Webhook[Any]],
         context: ssl.SSLContext,
+        accepts: Callable[[str], bool],
         *,
         port: int,
         host: str | None = None,
@@ -77,6 +83,7 @@ class AdmissionServer:
     ) -> None:
         self._webhooks = tuple(webhooks)
         self._context = context
+        self._door = _Door({webhook.name: _Endpoint(webhook) for webhook in self._webhooks}, accepts)
         self._address = (host, port)
         self._body_limit_bytes = body_limit_bytes
         self._runner: web.AppRunner | None = None
@@ -90,10 +97,14 @@ class AdmissionServer:
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=self._body_limit_bytes)
-        application.add_routes([web.post(f"/{webhook.name}", _Endpoint(webhook).handle) for webhook in self._webhooks])
+        application.router.add_route("*", "/{path:.*}", self._door.handle)
         longest = max((webhook.deadline_seconds for webhook in self._webhooks), default=0.0)
         self._runner = web.AppRunner(
-            application, access_log=None, keepalive_timeout=KEEP_ALIVE_SECONDS, shutdown_timeout=longest + 1.0
+            application,
+            access_log=None,  # it would show the keys
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            lingering_time=0.0,  # the body of a stranger is not waited for
+            shutdown_timeout=longest + 1.0,
         )
         await self._runner.setup()
         try:
@@ -108,6 +119,34 @@ class AdmissionServer:
         assert self._runner is not None, "the server is not running"
         await self._runner.cleanup()
         _log.info("admission server stopped")
+
+
+class _Door:
+    """Lets callers with a valid key through to their webhook; counts the others, and reports them once a minute."""
+
+    def __init__(self, endpoints: Mapping[str, _Endpoint[Any]], accepts: Callable[[str], bool]) -> None:
+        self._endpoints = endpoints
+        self._accepts = accepts
+        self._refused = 0
+        self._reported_at = float("-inf")
+
+    async def handle(self, request: web.Request) -> web.Response:
+        parts = request.rel_url.raw_path.split("/")
+        endpoint = self._endpoints.get(parts[1]) if len(parts) == _PARTS and request.method == "POST" else None
+        if endpoint is None or not self._accepts(parts[2]):
+            return self._refuse(request)
+        return await endpoint.handle(request)
+
+    def _refuse(self, request: web.Request) -> web.Response:
+        _REFUSED.inc()
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._reported_at >= _REPORT_SECONDS:
+            _log.warning("callers without a valid key refused", count=self._refused, last=request.remote)
+            self._reported_at, self._refused = now, 0
+        answer = web.Response(status=404, text="404: Not Found")
+        answer.force_close()
+        return answer
 
 
 class _Endpoint(Generic[T]):

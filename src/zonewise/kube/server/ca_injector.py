@@ -1,15 +1,18 @@
-"""CA injection: keeps `caBundle` of our webhook configurations up to date, so that API servers trust our webhooks.
+"""CA injection: keeps `caBundle` and path of our webhook configurations up to date, so that API servers trust our
+webhooks and call them with the key that says who they are.
 
-`missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks and
-their bundle only, so all other fields stay as they are.
+`missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks, their
+bundle and their path only, so all other fields stay as they are. No applied document has these two fields, so that
+nobody resets them: server-side apply leaves alone what it never owned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from zonewise.kube.client.client import Client
 from zonewise.kube.watch.cache import Cache
@@ -21,6 +24,7 @@ from zonewise.objects import Resource
 from zonewise.objects.admissionregistration import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
+    WebhookClientConfig,
     WebhookConfiguration,
 )
 
@@ -29,13 +33,29 @@ _log = get_logger(__name__)
 SYNC_SECONDS: Final = 30.0
 
 
-def missing_trust(configuration: WebhookConfiguration, bundle_pem: bytes) -> StrategicPatch | None:
-    """The patch that makes every webhook of the configuration trust `bundle_pem`; None when all do."""
+def missing_trust(configuration: WebhookConfiguration, bundle_pem: bytes, keys: Sequence[str]) -> StrategicPatch | None:
+    """The patch that makes every webhook trust `bundle_pem` and be called with the first key; None when all are so.
+
+    The other keys are newer, and as good. A webhook's path begins with the first label of its name.
+    """
     bundle = base64.b64encode(bundle_pem).decode()
-    lacking = [webhook.name for webhook in configuration.webhooks if webhook.client_config.ca_bundle != bundle]
-    if not lacking:
-        return None
-    return StrategicPatch({"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in lacking]})
+    patches = []
+    for webhook in configuration.webhooks:
+        config = webhook.client_config
+        paths = [f"/{webhook.name.partition('.')[0]}/{key}" for key in keys]
+        if config.ca_bundle != bundle or _path(config) not in paths:
+            patches.append({"name": webhook.name, "clientConfig": {"caBundle": bundle, **_address(config, paths[0])}})
+    return StrategicPatch({"webhooks": patches}) if patches else None
+
+
+def _path(config: WebhookClientConfig) -> str:
+    return urlsplit(config.url).path if config.url else config.service.path if config.service else ""
+
+
+def _address(config: WebhookClientConfig, path: str) -> dict[str, Any]:
+    if config.url:
+        return {"url": urlunsplit(urlsplit(config.url)._replace(path=path))}
+    return {"service": {"path": path}}
 
 
 class CaInjector:
@@ -51,16 +71,16 @@ class CaInjector:
         ]
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Calls `wake` when a configuration changes, so that a removed bundle is put back."""
+        """Calls `wake` when a configuration changes, so that a removed bundle or key is put back."""
         for _, cache in self._caches:
             cache.on_change(lambda _change: wake())
 
-    async def inject(self, bundle_pem: bytes) -> None:
-        """Returns when the server has stored the bundle wherever it was missing; raises ApiError when it can't."""
+    async def inject(self, bundle_pem: bytes, keys: Sequence[str]) -> None:
+        """Returns when the server has stored bundle and key wherever they were missing; raises ApiError when it can't."""
         for resource, cache in self._caches:
             await _synced(cache)
             for configuration in cache:
-                patch = missing_trust(configuration, bundle_pem)
+                patch = missing_trust(configuration, bundle_pem, keys)
                 if patch is not None:
                     await self._send(resource, configuration.metadata.name, patch)
 

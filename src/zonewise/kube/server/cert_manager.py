@@ -1,8 +1,8 @@
-"""Certificate renewal for our own servers: authorities in a Secret, the leaf in a live TLS context.
+"""Certificate renewal for our own servers: authorities and caller keys in a Secret, the leaf in a live TLS context.
 
-All replicas share one Secret. The first replica that finds an authority due writes it, the others read it. Every
+All replicas share one Secret. The first replica that finds an authority or a key due writes it, the others read it. Every
 replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads the
-Secret afresh, publishes its CAs in caBundle, and only then may serve under it.
+Secret afresh, publishes its CAs and the caller key in the webhook configurations, and only then may serve under it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import Gauge
 
 from zonewise.kube.client.client import Client
+from zonewise.kube.server.caller_keys import CallerKeys
 from zonewise.kube.server.certificates import Authorities, CertificateError, Leaf, Lifetimes, leaf_due
+from zonewise.kube.server.tls import load_pem, server_context
 from zonewise.kube.wire.errors import ApiError, Conflict, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.log import get_logger
@@ -30,6 +32,8 @@ CHECK_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5
 _LEAST_PAUSE_SECONDS: Final = 0.2  # bounds a fight over a configuration with another writer
+_STRANGER_SECONDS: Final = 10.0
+"""How often an unknown key may make us read the Secret: another replica may have published one that we missed."""
 _EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
 _LIFETIMES: Final = Lifetimes()
 
@@ -38,27 +42,12 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def server_context() -> ssl.SSLContext:
-    """A context without a certificate yet; HTTP/1.1 over TLS 1.2 or newer."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def install(context: ssl.SSLContext, leaf: Leaf) -> None:
-    """New connections get the new certificate; open ones keep theirs."""
-    # The ssl module loads chains from files only; this one lives in memory and has no name.
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, leaf.certificate_pem + leaf.key_pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+    load_pem(context, leaf.certificate_pem + leaf.key_pem)
 
 
 class SharedAuthorities:
-    """The authorities in a Secret, made when absent and renewed when due, by whichever replica comes first."""
+    """The authorities and caller keys in a Secret, made when absent and renewed when due, by whichever replica comes first."""
 
     def __init__(self, client: Client, secret: Key, lifetimes: Lifetimes) -> None:
         self._client = client
@@ -66,11 +55,11 @@ class SharedAuthorities:
         self._lifetimes = lifetimes
         self._known = Authorities()
 
-    async def current(self, now: dt.datetime) -> Authorities:
-        """The authorities in the Secret, after any renewal that was due at `now`."""
+    async def current(self, now: dt.datetime, carried: str = "") -> Authorities:
+        """What the Secret holds after any renewal that was due at `now`; `carried` is the key that configurations carry."""
         for _ in range(_ATTEMPTS):
             try:
-                self._known = await self._read_or_renew(now)
+                self._known = await self._read_or_renew(now, carried)
             except Conflict:
                 continue  # another replica was first: read what it wrote
             else:
@@ -79,19 +68,19 @@ class SharedAuthorities:
             f"secret {self._secret} changes faster than it can be read; does another program write to it?"
         )
 
-    async def _read_or_renew(self, now: dt.datetime) -> Authorities:
+    async def _read_or_renew(self, now: dt.datetime, carried: str) -> Authorities:
         try:
             secret = await self._client.get(SECRETS, self._secret.name, self._secret.namespace)
         except NotFound:
             # A Secret deleted by mistake is restored as it was, so that the leaves in use stay trusted. To be rid of an
             # authority, delete the Secret while no replica runs.
-            renewed = self._known.renewed(now, self._lifetimes)
+            renewed = self._known.renewed(now, self._lifetimes, carried)
             await self._client.create(SECRETS, self._body(renewed), self._secret.namespace)
             return self._written(renewed)
         stored = self._stored(secret)
-        if not stored.renewal_due(now, self._lifetimes):
+        if not stored.renewal_due(now, self._lifetimes, carried):
             return stored
-        renewed = stored.renewed(now, self._lifetimes)
+        renewed = stored.renewed(now, self._lifetimes, carried)
         body = self._body(renewed, secret.metadata.resource_version)
         await self._client.patch(SECRETS, self._secret.name, MergePatch(body), self._secret.namespace)
         return self._written(renewed)
@@ -111,7 +100,8 @@ class SharedAuthorities:
 
     def _written(self, authorities: Authorities) -> Authorities:
         newest = authorities.members[-1]
-        _log.info("authorities written", name=str(self._secret), count=len(authorities.members), expires=newest.expires)
+        numbers = {"count": len(authorities.members), "caller_keys": len(authorities.keys.members)}
+        _log.info("authorities written", name=str(self._secret), **numbers, expires=newest.expires)
         return authorities
 
 
@@ -123,13 +113,14 @@ class CertManager:
         client: Client,
         secret: Key,
         hosts: Sequence[str],
-        trust: Callable[[bytes], Awaitable[None]],
+        trust: Callable[[bytes, Sequence[str]], Awaitable[None]],
         *,
+        client_ca: Path | None = None,
         lifetimes: Lifetimes = _LIFETIMES,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
-        """`trust` makes API servers trust a bundle of certificates, such as `CaInjector.inject`."""
-        self.context = server_context()
+        """`trust` tells API servers the bundle to trust and the caller key to use, such as `CaInjector.inject`."""
+        self.context = server_context(client_ca)
         self._authorities = SharedAuthorities(client, secret, lifetimes)
         self._hosts = tuple(hosts)
         self._trust = trust
@@ -138,7 +129,28 @@ class CertManager:
         self._trusted = Authorities()
         self._trusted_since: dict[str, dt.datetime] = {}
         self._leaf: Leaf | None = None
+        self._keys = CallerKeys()
+        self._carried = ""
+        self._stranger_at = float("-inf")
         self._woken = asyncio.Event()
+
+    @property
+    def caller_key(self) -> str:
+        """The key that webhook configurations should carry."""
+        return self._publishable()[0]
+
+    def accepts(self, key: str) -> bool:
+        """Whether a caller with this key is an API server that read our webhook configuration."""
+        if self._keys.accepts(key):
+            return True
+        now = asyncio.get_running_loop().time()
+        if now - self._stranger_at >= _STRANGER_SECONDS:
+            self._stranger_at = now
+            self.wake()
+        return False
+
+    def _publishable(self) -> list[str]:
+        return [key.text for key in self._keys.publishable(self._clock(), self._lifetimes.caller_keys)]
 
     def wake(self) -> None:
         """Have `run` look at once."""
@@ -168,8 +180,11 @@ class CertManager:
         """Also when the server can't be asked, the leaf is renewed from what was trusted last."""
         now = self._clock()
         try:
-            authorities = await self._authorities.current(now)
-            await self._trust(authorities.bundle_pem)
+            authorities = await self._authorities.current(now, self._carried)
+            self._keys = authorities.keys
+            keys = self._publishable()
+            await self._trust(authorities.bundle_pem, keys)
+            self._carried = keys[0]
             self._note_trusted(authorities, now)
         finally:
             if self._trusted.members:

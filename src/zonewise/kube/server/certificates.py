@@ -3,7 +3,7 @@
 An authority is made long before its predecessor ends and is only trusted at first; once every API server has had time
 to read it, it signs. So the two overlap in the bundle, and no call meets a certificate that it does not trust.
 This module decides and computes, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the authorities in a
-Secret and the leaf in a running server.
+Secret, with the keys of our callers, and the leaf in a running server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from zonewise.errors import ZonewiseError
+from zonewise.kube.server.caller_keys import CallerKeyError, CallerKeys, KeyLifetimes
 
 CERTIFICATES_FIELD: Final = "ca.crt"
 KEYS_FIELD: Final = "ca.key"
@@ -47,6 +48,7 @@ class Lifetimes:
     settling: dt.timedelta = dt.timedelta(hours=1)
     leaf: dt.timedelta = dt.timedelta(days=14)
     leaf_renewal: dt.timedelta = dt.timedelta(days=7)
+    caller_keys: KeyLifetimes = field(default_factory=KeyLifetimes)
 
     def __post_init__(self) -> None:
         if not self.settling + self.leaf < self.authority_renewal < self.authority:
@@ -123,13 +125,14 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Authorities:
-    """Those that are trusted, oldest first."""
+    """Those that are trusted, oldest first, and the keys that our callers have."""
 
     members: tuple[Authority, ...] = ()
+    keys: CallerKeys = field(default_factory=CallerKeys)
 
     @classmethod
     def from_secret(cls, data: Mapping[str, bytes]) -> Authorities:
-        """Reads what `to_secret` wrote; both fields absent means none yet."""
+        """Reads what `to_secret` wrote; fields that are absent mean none yet."""
         bundle = data.get(CERTIFICATES_FIELD, b"")
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
@@ -137,12 +140,17 @@ class Authorities:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError means an encrypted key
             raise CertificateError(f"{CERTIFICATES_FIELD} or {KEYS_FIELD} is not plain PEM: {error}") from error
         by_public_key = {_public_bytes(key.public_key()): key for key in keys}
-        return cls(tuple(_pair(certificate, by_public_key) for certificate in certificates))
+        try:
+            caller_keys = CallerKeys.from_secret(data)
+        except CallerKeyError as error:
+            raise CertificateError(str(error)) from error
+        return cls(tuple(_pair(certificate, by_public_key) for certificate in certificates), caller_keys)
 
     def to_secret(self) -> dict[str, bytes]:
         return {
             CERTIFICATES_FIELD: self.bundle_pem,
             KEYS_FIELD: b"".join(authority.key_pem for authority in self.members),
+            **self.keys.to_secret(),
         }
 
     @property
@@ -150,15 +158,17 @@ class Authorities:
         """What clients should trust."""
         return b"".join(authority.certificate_pem for authority in self.members)
 
-    def renewal_due(self, now: dt.datetime, lifetimes: Lifetimes) -> bool:
-        """True when a successor must be made, or one that has ended dropped."""
-        return not self.members or self._successor_due(now, lifetimes) or self.members[0].expires <= now
+    def renewal_due(self, now: dt.datetime, lifetimes: Lifetimes, carried: str = "") -> bool:
+        """True when a successor must be made, or one that has ended dropped; `carried` as in `CallerKeys.renewed`."""
+        lapsed = not self.members or self._successor_due(now, lifetimes) or self.members[0].expires <= now
+        return lapsed or self.keys.renewal_due(now, lifetimes.caller_keys, carried)
 
-    def renewed(self, now: dt.datetime, lifetimes: Lifetimes) -> Authorities:
-        valid = Authorities(tuple(authority for authority in self.members if now < authority.expires))
+    def renewed(self, now: dt.datetime, lifetimes: Lifetimes, carried: str = "") -> Authorities:
+        keys = self.keys.renewed(now, lifetimes.caller_keys, carried)
+        valid = Authorities(tuple(authority for authority in self.members if now < authority.expires), keys)
         if valid.members and not valid._successor_due(now, lifetimes):
             return valid
-        return Authorities((*valid.members, Authority.create(now, lifetimes.authority)))
+        return Authorities((*valid.members, Authority.create(now, lifetimes.authority)), keys)
 
     def signer(self, trusted_since: Mapping[str, dt.datetime], now: dt.datetime, lifetimes: Lifetimes) -> Authority:
         """The newest that has settled, else the oldest that outlives a leaf: clients know that one best."""

@@ -1,28 +1,24 @@
-"""Health and metrics endpoints: `/livez`, `/readyz` and `/metrics`.
+"""Health endpoints `/livez` and `/readyz`, and for this machine `/metrics`.
 
 `Health` holds named checks and the process's phase; `zonewise.kube.process` moves the phase, capabilities add checks.
 The answers look like the API server's own: "ok", or with `?verbose` and on failure one line per check.
+Kubelets probe without TLS and tokens, so there is none here; metrics are served to others by `zonewise.kube.server.metrics_server`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY
-from prometheus_client.exposition import choose_encoder
-
-from zonewise.kube.server.listening import listen_for
+from zonewise.kube.server import metrics_server
+from zonewise.kube.server.listening import LazyHttpServer, is_loopback, listen_for
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-_SHUTDOWN_SECONDS: Final = 1.0
 
 Check = Callable[[], str | None]
 """What is wrong, in one line, or None; must answer from memory and at once."""
@@ -99,47 +95,38 @@ def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -
 
 
 @asynccontextmanager
-async def serve(
-    health: Health, host: str | None = None, port: int = 0, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[int]:
-    """Answer probes and scrapes, without a host on all addresses; yields the port, a free one if none was asked for."""
-    answers = _Answers(health)
-    listener = await listen_for(answers.connection, "health and metrics", host, port, tls)
+async def serve(health: Health, host: str | None = None, port: int = 0) -> AsyncIterator[int]:
+    """Answer probes, without a host on all addresses; yields the port, a free one if none was asked for."""
+    server = LazyHttpServer(_Answers(health).answer)
+    listener = await listen_for(server.connection, "health and metrics", host, port, None)
     try:
         yield int(listener.sockets[0].getsockname()[1])
     finally:
         listener.close()
-        await answers.close()
+        await server.close()
 
 
 class _Answers:
-    """The HTTP server is imported with the first request, so that it does not delay the start of the process."""
-
     def __init__(self, health: Health) -> None:
         self._probes = {"/livez": health.live, "/readyz": health.ready}
-        self._server: web.Server | None = None
 
-    def connection(self) -> asyncio.Protocol:
-        if self._server is None:
-            from aiohttp import web  # noqa: PLC0415 - as above
-
-            self._server = web.Server(self._answer, access_log=None)
-        return self._server()
-
-    async def close(self) -> None:
-        if self._server is not None:
-            await self._server.shutdown(_SHUTDOWN_SECONDS)
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        from aiohttp import web  # noqa: PLC0415 - as above
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        from aiohttp import web  # noqa: PLC0415 - with the first request
 
         if request.method not in {"GET", "HEAD"}:
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        if request.path == "/metrics":
-            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-            return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+        if request.path == metrics_server.PATH:
+            if not _is_local(request):
+                return web.Response(status=403, text="metrics are here for this machine only: see --metrics-port\n")
+            return metrics_server.page(request)
         if (probe := self._probes.get(request.path)) is None:
             return web.Response(status=404, text="only /livez, /readyz and /metrics are here\n")
         report = probe(request.query.getall("exclude", []))
         text = report.text(verbose="verbose" in request.query) + "\n"
         return web.Response(status=200 if report.passed else 500, text=text, headers={"Cache-Control": "no-store"})
+
+
+def _is_local(request: web.BaseRequest) -> bool:
+    """By both ends of the connection: with route_localnet, as kube-proxy may set it, others reach loopback addresses."""
+    ends = ("peername", "sockname")
+    return all(is_loopback(request.get_extra_info(end, ("",))[0]) for end in ends)

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final
 
 from zonewise.errors import ZonewiseError
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+_SHUTDOWN_SECONDS: Final = 1.0
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address == "localhost"
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return (mapped or parsed).is_loopback
 
 
 async def listen_for(
@@ -52,3 +64,22 @@ def _socket_on_all_addresses(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=128)
+
+
+class LazyHttpServer:
+    """The HTTP server is imported with the first request, so that it does not delay the start of the process."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        self._answer = answer
+        self._server: web.Server | None = None
+
+    def connection(self) -> asyncio.Protocol:
+        if self._server is None:
+            from aiohttp import web  # noqa: PLC0415 - with the first request
+
+            self._server = web.Server(self._answer, access_log=None)
+        return self._server()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.shutdown(_SHUTDOWN_SECONDS)

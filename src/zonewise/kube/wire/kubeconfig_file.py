@@ -113,10 +113,15 @@ def _read(text: str, path: Path) -> Any:
         pass
     import yaml  # noqa: PLC0415 - as above
 
+    from zonewise import yaml_reader  # noqa: PLC0415 - as above
+
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe, in C if it can be
-    except yaml.YAMLError as error:
+        documents = yaml_reader.load_all(text)
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
+    if len(documents) > 1:
+        raise ConfigError(f"kubeconfig {path} has {len(documents)} YAML documents; write one")
+    return documents[0] if documents else None
 
 
 def _without_nulls(value: Any) -> Any:

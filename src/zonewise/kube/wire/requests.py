@@ -37,6 +37,7 @@ class ApiRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     repeatable: bool = True
     """Whether the retry rules apply at all."""
 
