@@ -20,7 +20,7 @@ from bench.disruption.eviction_client import Evictor
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 
 SECONDS: Final = 5
 NAMESPACE: Final = "evictions"
@@ -112,7 +112,7 @@ async def _evict(evictor: Evictor, names: Sequence[str], per_second: int) -> tup
 
 async def unguarded(cluster: Cluster) -> dict[str, Any]:
     """Delete the webhook configuration; returns it for `guarded`."""
-    resource = VALIDATING_WEBHOOK_CONFIGURATIONS.whole()
+    resource = MUTATING_WEBHOOK_CONFIGURATIONS.whole()
     configuration = await cluster.client.get(resource, _CONFIGURATION)
     await cluster.client.delete(resource, _CONFIGURATION)
     await asyncio.sleep(2)
@@ -122,7 +122,7 @@ async def unguarded(cluster: Cluster) -> dict[str, Any]:
 async def guarded(cluster: Cluster, configuration: dict[str, Any]) -> None:
     metadata = {key: configuration["metadata"][key] for key in ("name", "labels") if key in configuration["metadata"]}
     body = {"metadata": metadata, "webhooks": configuration["webhooks"]}
-    await cluster.client.create(VALIDATING_WEBHOOK_CONFIGURATIONS.whole(), body)
+    await cluster.client.create(MUTATING_WEBHOOK_CONFIGURATIONS.whole(), body)
     await asyncio.sleep(3)
 
 

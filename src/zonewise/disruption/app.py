@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from zonewise import log
-from zonewise.api.names import DISRUPTION_LEASE, DISRUPTION_REPORTER
+from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE, DISRUPTION_REPORTER
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.rollout import RolloutController
 from zonewise.disruption.controller.scaledown import ScaleDownController
 from zonewise.disruption.controller.status_writer import StatusWriter
+from zonewise.disruption.decide.ledger import REQUEST_SECONDS
 from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.disruption.webhook import registration
@@ -31,6 +32,7 @@ from zonewise.kube.watch.cache import trouble_of
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import Apply
 from zonewise.objects import Key, Resource, View
+from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 _log = log.get_logger(__name__)
 
@@ -39,14 +41,18 @@ _POLICIES_SINCE: Final = (1, 30)
 _CHECK_SECONDS: Final = 5.0
 
 
-def add_to(manager: Manager, lease: LeaseConfig | None) -> None:
-    """Without a `lease` this process always writes: it must be the only replica."""
+def add_to(manager: Manager, lease: LeaseConfig | None, request_seconds: float = REQUEST_SECONDS) -> None:
+    """Without a `lease` this process always writes: it must be the only replica.
+
+    `request_seconds` is the --request-timeout of the API servers.
+    """
     leader = manager.leader(lease)
     informers = DisruptionInformers(manager.caches)
     workloads = WorkloadInformers(manager.client, manager.caches, informers)
     watches = (*informers.watches, *workloads.watches)
     manager.health.add_ready("budgets", lambda: trouble_of(watches))
-    runs = _controllers(leader.guarded(manager.client), informers, workloads, manager.recorder(DISRUPTION_REPORTER))
+    recorder = manager.recorder(DISRUPTION_REPORTER)
+    runs = _controllers(leader.guarded(manager.client), informers, workloads, recorder, request_seconds)
 
     async def run() -> None:
         await manager.started(watches)
@@ -57,10 +63,15 @@ def add_to(manager: Manager, lease: LeaseConfig | None) -> None:
 
 
 def _controllers(
-    client: Client, informers: DisruptionInformers, workloads: WorkloadInformers, recorder: Recorder
+    client: Client,
+    informers: DisruptionInformers,
+    workloads: WorkloadInformers,
+    recorder: Recorder,
+    request_seconds: float,
 ) -> Sequence[Run]:
     """What a leader runs; `client` writes only while it leads."""
-    writer = StatusWriter(informers, workloads, BudgetStore(client, informers.budgets), BudgetEvents(client, recorder))
+    store, events = BudgetStore(client, informers.budgets), BudgetEvents(client, recorder)
+    writer = StatusWriter(client, informers, workloads, store, events, request_seconds=request_seconds)
     rollouts = RolloutController(client, informers, workloads, writer, recorder)
     scale_down = ScaleDownController(client, informers, workloads, writer, recorder)
     return [workloads.run, writer.run, rollouts.run, scale_down.run, lambda: _exit_when_blind(informers, workloads)]
@@ -81,7 +92,15 @@ def guard(client: Client, caches: Caches, lease_namespace: str) -> EvictionGuard
     """Registered with `caches` before these run."""
     informers = DisruptionInformers(caches)
     leader = LeaderMonitor(caches, Key(lease_namespace, DISRUPTION_LEASE))
-    return EvictionGuard(client, informers, BudgetStore(client, informers.budgets), leader)
+    validating = caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS, fields=f"metadata.name={DISRUPTION_CONFIGURATION}")
+
+    def may_patch() -> bool:
+        """Not while the configuration of a release before 0.2 is registered."""
+        webhooks = (webhook for configuration in validating for webhook in configuration.webhooks)
+        return all(webhook.name != registration.EVICTION_WEBHOOK for webhook in webhooks)
+
+    store = BudgetStore(client, informers.budgets)
+    return EvictionGuard(client, informers, store, leader, may_patch=may_patch)
 
 
 async def register(client: Client, client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,25 @@ from support.disruption.cluster import (
     BUDGETS,
     DAEMON_SETS,
     DEPLOYMENTS,
+    REPLICA_SETS,
     STATEFUL_SETS,
     STOCK_BUDGETS,
     DisruptionNamespace,
 )
 from support.disruption.processes import free_port, start_leader, start_webhook
 from support.disruption.webhook import set_ready, status_of, until_allowed, zone_budget
-from support.install.deployed import STRICT_FLAGS, SYSTEM, Deployed, documents, scopes
+from support.install.deployed import STRICT_FLAGS, SYSTEM, Deployed, documents, scopes, token_in
 from support.process import Program as Process
 from support.waiting import eventually
-from zonewise.kube.wire.errors import ApiError, TooManyRequests
+from zonewise.api.names import GRANTED
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import ApiError, Conflict, Forbidden, TooManyRequests
 from zonewise.kube.wire.patch import JsonPatch, MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import EVENTS, PODS, SECRETS
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 
 pytestmark = pytest.mark.xdist_group("disruption")
 
@@ -35,6 +40,8 @@ MANIFEST = "disruption.yaml"
 LEADER, GUARD = "zonewise-disruption", "zonewise-guard"
 EVICT = {"zonewise.dev/update": "Evict"}
 ONE_PER_ZONE = dict.fromkeys(cluster.ZONES, 1)
+CONFIGURATIONS = {MUTATING_WEBHOOK_CONFIGURATIONS: "evictions", VALIDATING_WEBHOOK_CONFIGURATIONS: "deletes"}
+POD = ("get", "pods")
 BUDGET = ("get", "topologydisruptionbudgets.zonewise.dev")
 
 
@@ -57,9 +64,11 @@ async def deployed(
 @asynccontextmanager
 async def leader(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Process]:
     config = await site.kubeconfig(ns.client, LEADER)
-    program = await asyncio.to_thread(start_leader, config, "--lease-namespace", SYSTEM)
+    more = ("--lease-namespace", SYSTEM, "--apiserver-request-timeout", 1, "--metrics-port", 0)
+    program = await asyncio.to_thread(start_leader, config, *more)
     try:
         await asyncio.to_thread(program.wait_ready)
+        assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
         yield program
     finally:
         await asyncio.to_thread(program.remove)
@@ -69,20 +78,16 @@ async def leader(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Proce
 async def guard(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Process]:
     """As deployed, but on loopback."""
     port = free_port()
-    urls = [
-        {
-            "op": "replace",
-            "path": f"/webhooks/{index}/clientConfig",
-            "value": {"url": f"https://127.0.0.1:{port}/{name}"},
-        }
-        for index, name in enumerate(("evictions", "deletes"))
-    ]
-    await ns.client.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, LEADER, JsonPatch(urls))
+    for resource, name in CONFIGURATIONS.items():
+        url = {"url": f"https://127.0.0.1:{port}/{name}"}
+        patch = JsonPatch([{"op": "replace", "path": "/webhooks/0/clientConfig", "value": url}])
+        await ns.client.patch(resource, LEADER, patch)
     config = await site.kubeconfig(ns.client, GUARD)
-    more = ("--no-register", "--secret", f"{SYSTEM}/{GUARD}", "--lease-namespace", SYSTEM)
+    more = ("--no-register", "--secret", f"{SYSTEM}/{GUARD}", "--lease-namespace", SYSTEM, "--metrics-port", 0)
     program = await asyncio.to_thread(start_webhook, config, port, port, *more)
     try:
         await asyncio.to_thread(program.wait_ready)
+        assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
         yield program
     finally:
         await asyncio.to_thread(program.remove)
@@ -103,6 +108,7 @@ async def test_leader_and_guard_use_exactly_their_rights(
             await evict_through_the_guard(ns)
             await roll_out(ns)
             await scale_down(ns)
+            await leave_a_charge_unused(site, ns)
             await overtake_the_leader(site, ns)
             await eventually(lambda: event_repeats(ns), "an event repeats")
         await clear_certificates(ns)
@@ -111,6 +117,59 @@ async def test_leader_and_guard_use_exactly_their_rights(
         for account in (LEADER, GUARD):
             assert not site.refused(account)
             assert site.used(MANIFEST, account) == scopes(MANIFEST, account)
+
+
+async def test_tenant_cannot_pass_a_frozen_budget_with_a_forged_grant(
+    private_cluster: Callable[..., ControlPlane], tmp_path: Path
+) -> None:
+    """The tenant has the rules of the stock role `edit`: it may scale its workloads, and annotate its pods."""
+    async with deployed(private_cluster, tmp_path) as (site, ns), tenant(site, ns) as client:
+        await ns.replica_set("web", 3)
+        pods = await ns.until_ready("web", 3)
+        await ns.budget("web", selector={"matchLabels": {"app": "web"}}, maxUnavailable=0)
+
+        async def forge() -> int:
+            grants = [(pod.metadata.name, pod.metadata.uid) for pod in pods]
+            results = await asyncio.gather(
+                *(client.patch(PODS, name, grant(uid), ns.namespace) for name, uid in grants), return_exceptions=True
+            )
+            return sum(isinstance(result, Forbidden) and "zonewise.dev/granted" in result.message for result in results)
+
+        await eventually(lambda: denied(ns, pods[0].metadata.name), "the budget is in force")
+        assert await eventually(forge, "the role is in force") == 3
+        ns.audit.restart()
+        await client.patch(REPLICA_SETS, "web", MergePatch({"spec": {"replicas": 0}}), ns.namespace)
+        await eventually(lambda: refusals(ns) >= 3, "its controller is refused")
+        assert len(await ns.until_ready("web", 3)) == 3
+
+
+def grant(uid: str) -> MergePatch:
+    return MergePatch({"metadata": {"annotations": {GRANTED: uid}}})
+
+
+def refusals(ns: DisruptionNamespace) -> int:
+    calls = ns.audit.calls(user="replicaset-controller", namespace=ns.namespace)
+    return sum((call.verb, call.code) == ("delete", 403) for call in calls)
+
+
+async def denied(ns: DisruptionNamespace, name: str) -> bool:
+    """A delete as the ReplicaSet controller, in a dry run."""
+    access = kubeconfig.load(ns.plane.kubeconfig)
+    user = (("Impersonate-User", "system:serviceaccount:kube-system:replicaset-controller"),)
+    async with Client(replace(access, impersonation=user)) as controller:
+        try:
+            await controller.delete(PODS, name, ns.namespace, dry_run=True)
+        except Forbidden:
+            return True
+    return False
+
+
+@asynccontextmanager
+async def tenant(site: Deployed, ns: DisruptionNamespace) -> AsyncIterator[Client]:
+    config = await asyncio.to_thread(site.plane.add_user, "jane", "jane")
+    await ns.kubectl("create", "rolebinding", "jane", "--clusterrole=system:aggregate-to-edit", "--user=jane")
+    async with Client(kubeconfig.load(config)) as client:
+        yield client
 
 
 async def create_budgets(ns: DisruptionNamespace) -> None:
@@ -189,6 +248,24 @@ async def scale_down(ns: DisruptionNamespace) -> None:
 async def expects(ns: DisruptionNamespace, budget: str, pods: int) -> bool:
     status = await status_of(ns, budget)
     return bool(status["expectedPods"] == pods == status["currentHealthy"] and len(status["conditions"]) == 1)
+
+
+async def leave_a_charge_unused(site: Deployed, ns: DisruptionNamespace) -> None:
+    """The leader reads the pod before it gives the charge up."""
+    name = (await ns.in_zone("web", "zone-c"))[0]
+    uid = (await ns.client.get(PODS, name, ns.namespace)).metadata.uid
+    async with Client(kubeconfig.load(await site.kubeconfig(ns.client, LEADER))) as as_leader:
+
+        async def charge() -> bool:
+            budget = await as_leader.get(BUDGETS, "web", ns.namespace)
+            budget["status"]["charges"] = f"{uid} {name} zone-c - t Eviction\n"
+            with suppress(Conflict):
+                await as_leader.update(BUDGETS, budget, ns.namespace, subresource="status")
+                return True
+            return False
+
+        await eventually(charge, "a charge is written")
+    await eventually(lambda: POD in site.used_rights(LEADER), "the pod is read")
 
 
 async def overtake_the_leader(site: Deployed, ns: DisruptionNamespace) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.disruption.cluster import BUDGETS, DEPLOYMENTS, DisruptionNamespace
+from support.disruption.cluster import BUDGETS, DEPLOYMENTS, STOCK_BUDGETS, DisruptionNamespace, charges_in
 from support.disruption.processes import install, start_leader, user_kubeconfig
 from support.disruption.webhook import (
     allowed,
@@ -25,7 +25,7 @@ from support.waiting import eventually
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.status_writer import StatusWriter
-from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
+from zonewise.disruption.decide.ledger import OWN_OPEN_SECONDS, REQUEST_SECONDS, ChargeSource, LedgerEntry
 from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client import kubeconfig
@@ -40,6 +40,7 @@ from zonewise.topology import ZONE
 pytestmark = pytest.mark.xdist_group("disruption")
 
 ONE_EACH = {"zone-a": 1, "zone-b": 1, "zone-c": 1}
+CONFIG_MAPS: Resource[dict[str, Any]] = Resource(dict[str, Any], "ConfigMap", "configmaps")
 FLEETS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Fleet", "fleets", "example.com")
 DEFINITIONS: Resource[dict[str, Any]] = Resource(
     dict[str, Any],
@@ -72,7 +73,7 @@ async def running_status_writer(
         sources = DisruptionInformers(caches)
         workloads = WorkloadInformers(client, caches, sources)
         store = BudgetStore(client, sources.budgets)
-        status_writer = StatusWriter(sources, workloads, store, BudgetEvents(client, recorder), clock=clock)
+        status_writer = StatusWriter(client, sources, workloads, store, BudgetEvents(client, recorder), clock=clock)
         async with caches:
             await caches.wait_synced()
             tasks = [asyncio.create_task(run()) for run in (workloads.run, status_writer.run)]
@@ -161,6 +162,34 @@ async def test_custom_owner_is_read_through_its_scale_subresource(ns: Disruption
     await ns.client.delete(DEFINITIONS, "fleets.example.com")
 
 
+async def test_pods_without_a_known_scale_stop_the_budget_as_stock(ns: DisruptionNamespace) -> None:
+    """A Deployment of 3 beside 3 pods whose controller has no scale: how many there should be is not known."""
+    settings = await ns.client.create(CONFIG_MAPS, {"metadata": {"name": "web"}}, ns.namespace)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "controller": True}
+    owner["uid"] = settings["metadata"]["uid"]
+    for number in range(3):
+        pod = ns.template("web", spread=False, nodeName=ns.node("zone-a", 0))
+        pod["metadata"] |= {"name": f"unscaled-{number}", "ownerReferences": [owner]}
+        await ns.client.create(PODS, pod, ns.namespace)
+    await ns.deployment("web", 3)
+    await ns.until_ready("web", 6)
+    async with leading(ns, "leader-unscaled"):
+        await zone_budget(ns, maxUnavailable=1, nodeSelectorTerm=None)
+        await ns.budget("stock", resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "web"}}, maxUnavailable=1)
+        for resource, name in ((BUDGETS, "budget"), (STOCK_BUDGETS, "stock")):
+
+            async def failed(resource: Resource[dict[str, Any]] = resource, name: str = name) -> bool:
+                stored = await ns.client.get(resource, name, ns.namespace)
+                conditions = stored.get("status", {}).get("conditions", [])
+                return any(condition["reason"] == "SyncFailed" for condition in conditions)
+
+            await eventually(failed, f"the sync of {name} fails")
+        await eventually_status(ns, disruptionsAllowed=0)
+        for number in range(3):
+            await ns.client.delete(PODS, f"unscaled-{number}", ns.namespace)
+        await eventually_status(ns, expectedPods=3, disruptionsAllowed=1)
+
+
 async def test_status_writes_are_rate_limited_and_stop_when_quiet(ns: DisruptionNamespace) -> None:
     clock = Clock()
     async with running_status_writer(ns, clock, "publisher-few"):
@@ -236,12 +265,24 @@ async def test_unused_charge_is_refunded(ns: DisruptionNamespace) -> None:
         assert writes(ns, "publisher") == 2
         assert await charged(ns) == [entries[1].name]
         status_writer.release(key, "test")
-        clock.ahead_seconds += 121.0
+        clock.ahead_seconds += OWN_OPEN_SECONDS
         await set_ready(ns, (await ns.in_zone("web", "zone-b"))[0], ready=False)
-        await until_allowed(ns, {**ONE_EACH, "zone-b": 0})
+        await until_allowed(ns, {**ONE_EACH, "zone-a": 0, "zone-b": 0})
+        await eventually(lambda: is_closed(ns), "no request may rely on it any more")
+        assert await charged(ns) == [entries[1].name]
+        ns.audit.restart()
+        clock.ahead_seconds += REQUEST_SECONDS + 5.0
+        await set_ready(ns, (await ns.in_zone("web", "zone-c"))[0], ready=False)
+        await until_allowed(ns, {"zone-a": 1, "zone-b": 0, "zone-c": 0})
         assert await charged(ns) == []
+        reads = [call for call in ns.audit.calls(user="publisher", namespace=ns.namespace) if call.verb == "get"]
+        assert {(call.resource, call.name) for call in reads} == {("pods", entries[1].name)}
         events = await eventually(lambda: ns.events("NotDeleted"))
         assert entries[1].name in events[0]["note"]
+
+
+async def is_closed(ns: DisruptionNamespace) -> bool:
+    return all(charge.closed for charge in charges_in(await status_of(ns)))
 
 
 async def test_next_leader_keeps_a_killed_leaders_departures(ns: DisruptionNamespace) -> None:

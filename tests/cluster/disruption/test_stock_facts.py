@@ -27,10 +27,13 @@ from support.disruption.cluster import (
 )
 from support.kube import admission_server
 from support.waiting import eventually
+from zonewise.disruption.decide.pdb import refusal
+from zonewise.disruption.decide.pods import PodFacts
 from zonewise.kube.wire.admission_review import AdmissionVerdict
-from zonewise.kube.wire.errors import ServerError
+from zonewise.kube.wire.errors import ApiError, Conflict, ServerError
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NAMESPACES, PODS, Resource
+from zonewise.objects.policy import POD_DISRUPTION_BUDGETS
 
 pytestmark = pytest.mark.xdist_group("disruption")
 
@@ -254,6 +257,56 @@ async def is_called(ns: DisruptionNamespace, site: admission_server.Site, pod: s
     return bool(site.judge.requests)
 
 
+STATUSES: dict[str, dict[str, Any]] = {
+    "sync failed": {
+        "conditions": [
+            {
+                "type": "DisruptionAllowed",
+                "status": "False",
+                "reason": "SyncFailed",
+                "message": "no scale",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ]
+    },
+    "enough healthy, but none allowed": {"currentHealthy": 3, "desiredHealthy": 1},
+    "too few healthy": {"currentHealthy": 2, "desiredHealthy": 2},
+    "too many unconfirmed": {
+        "disruptionsAllowed": 1,
+        "disruptedPods": {f"pod-{number}": "2026-01-01T00:00:00Z" for number in range(2001)},
+    },
+}
+
+
+@pytest.mark.parametrize("case", STATUSES)
+async def test_predicted_refusal_equals_that_of_the_api_server(ns: DisruptionNamespace, case: str) -> None:
+    """The stock controller counts again at once: write and ask until the status was ours before and after."""
+    pod = ns.template("web", spread=False, nodeName=ns.node("zone-a", 0))
+    pod["metadata"] |= {"name": "web-0"}
+    await ns.client.create(PODS, pod, ns.namespace)
+    await ns.until_ready("web", 1)
+    await ns.budget("stock", resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "web"}}, maxUnavailable=1)
+    numbers = {"disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
+    status = {"observedGeneration": 9, "disruptedPods": None, "conditions": None, **numbers, **STATUSES[case]}
+    patch = MergePatch({"status": status})
+    pod_facts = PodFacts.of(await ns.client.get(PODS, "web-0", ns.namespace))
+    async with asyncio.timeout(60):
+        while True:
+            await ns.client.patch(STOCK_BUDGETS, "stock", patch, ns.namespace, subresource="status")
+            refused = None
+            try:
+                await ns.client.evict("web-0", ns.namespace, dry_run=True)
+            except ApiError as error:
+                refused = error
+            stored = await ns.client.get(POD_DISRUPTION_BUDGETS, "stock", ns.namespace)
+            if refused is not None and stored.status.observed_generation == 9:
+                break
+    predicted = refusal(pod_facts, [stored])
+    assert predicted is not None
+    assert (predicted.code, predicted.message) == (refused.status, refused.message)
+    assert predicted.cause == next((cause.message for cause in refused.causes), "")
+
+
 async def test_two_stock_budgets_on_a_pod_return_500(ns: DisruptionNamespace) -> None:
     await ns.replica_set("web", 3)
     await ns.until_ready("web", 3)
@@ -264,3 +317,45 @@ async def test_two_stock_budgets_on_a_pod_return_500(ns: DisruptionNamespace) ->
     assert "more than one PodDisruptionBudget" in output
     codes = Counter(call.code for call in ns.audit.calls(user="admin", namespace=ns.namespace) if call.verb == "evict")
     assert set(codes) == {500}
+
+
+async def test_uid_added_by_admission_keeps_an_eviction_from_a_successor(ns: DisruptionNamespace) -> None:
+    """A mutating webhook adds `preconditions.uid`; the API server then answers 409 instead of taking the next pod."""
+    await ns.stateful_set("web", 1)
+    (old,) = await ns.until_ready("web", 1)
+    async with admission_server.site(ns.client, ns.namespace) as site:
+        body = admission_server.configuration(ns.namespace, site.url("judge"), [EVICTIONS])
+        async with admission_server.registered(ns.client, body, mutating=True):
+            await eventually(lambda: is_called(ns, site, "web-0"), "the webhook is called")
+            pin = {"op": "add", "path": "/deleteOptions", "value": {"preconditions": {"uid": old.metadata.uid}}}
+            site.judge.verdict = AdmissionVerdict.allow(patch=[pin])
+            await ns.client.delete(PODS, "web-0", ns.namespace, grace_seconds=0)
+            await eventually(lambda: is_replaced(ns, old.metadata.uid), "the name has passed on")
+            with pytest.raises(Conflict, match="UID in the precondition"):
+                await ns.client.evict("web-0", ns.namespace)
+            (new,) = await ns.until_ready("web", 1)
+            pin["value"] = {"preconditions": {"uid": new.metadata.uid}}
+            await ns.client.evict("web-0", ns.namespace)
+            await eventually(lambda: is_replaced(ns, new.metadata.uid), "the pod that was named has gone")
+
+
+async def is_replaced(ns: DisruptionNamespace, uid: str) -> bool:
+    pods = await ns.pods("web")
+    return bool(pods) and all(pod.metadata.uid != uid and is_available(pod) for pod in pods)
+
+
+async def test_api_server_shows_the_webhooks_address_while_it_is_down(ns: DisruptionNamespace) -> None:
+    """Whoever may evict learns the path from the error: a secret in it must not live long."""
+    await ns.replica_set("web", 1)
+    (pod,) = await ns.until_ready("web", 1)
+    body = admission_server.configuration(ns.namespace, "https://127.0.0.1:1/judge/secret", [EVICTIONS])
+    async with admission_server.registered(ns.client, body):
+
+        async def refused() -> str:
+            try:
+                await ns.client.evict(pod.metadata.name, ns.namespace, dry_run=True)
+            except ServerError as error:
+                return error.message
+            return ""
+
+        assert "/judge/secret" in await eventually(refused, "the webhook is called")

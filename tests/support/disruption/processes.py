@@ -25,7 +25,7 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import LEASES, Resource
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 
 LEASE_NAMESPACE, LEASE = "kube-system", "zonewise-disruption"
 LEASE_SECONDS = 3
@@ -54,16 +54,16 @@ def program(*arguments: object) -> Iterator[Program]:
         started.remove()
 
 
-def start_leader(config: Path, *more: object) -> Program:
+def start_leader(config: Path, *more: object, command: Path = ZONEWISE) -> Program:
     lease = ("--lease-namespace", LEASE_NAMESPACE, "--lease-seconds", LEASE_SECONDS)
     options = ("--kubeconfig", config, "--health-port", 0)
-    return Program(str(ZONEWISE), "controller", *_COMMON, *options, *lease, *more)
+    return Program(str(command), "controller", *_COMMON, *options, *lease, *more)
 
 
-def start_webhook(config: Path, url_port: int, port: int, *more: object) -> Program:
+def start_webhook(config: Path, url_port: int, port: int, *more: object, command: Path = ZONEWISE) -> Program:
     listen = ("--url", f"https://127.0.0.1:{url_port}", "--host", "127.0.0.1", "--port", port)
     options = ("--kubeconfig", config, "--health-port", 0, "--secret", SECRET)
-    return Program(str(ZONEWISE), "webhook", *_COMMON, *options, *listen, *more)
+    return Program(str(command), "webhook", *_COMMON, *options, *listen, *more)
 
 
 class Balancer:
@@ -217,17 +217,18 @@ class Zonewise:
     configs: dict[int, Path] = field(default_factory=dict)
     """Kubeconfigs of webhooks that use a delayed watch API, by number."""
 
-    async def start_leader(self, number: int = 0, *more: object) -> Program:
+    async def start_leader(self, number: int = 0, *more: object, command: Path = ZONEWISE) -> Program:
         config = await asyncio.to_thread(user_kubeconfig, self.plane, LEADER)
-        self.leaders[number] = await asyncio.to_thread(start_leader, config, *more)
+        self.leaders[number] = await asyncio.to_thread(start_leader, config, *more, command=command)
         return self.leaders[number]
 
-    async def start_webhook(self, number: int = 0, *more: object) -> Program:
+    async def start_webhook(self, number: int = 0, *more: object, command: Path = ZONEWISE) -> Program:
         config = self.configs.get(number, self.plane.kubeconfig)
         if number not in self.configs:
             config = await asyncio.to_thread(user_kubeconfig, self.plane, WEBHOOK)
         port = self.balancer.backends.setdefault(number, free_port())
-        self.webhooks[number] = await asyncio.to_thread(start_webhook, config, self.balancer.port, port, *more)
+        arguments = (config, self.balancer.port, port, *more)
+        self.webhooks[number] = await asyncio.to_thread(start_webhook, *arguments, command=command)
         return self.webhooks[number]
 
     async def ready(self) -> Self:
@@ -292,14 +293,15 @@ async def _uninstall_from(plane: ControlPlane) -> None:
         await uninstall(client)
 
 
-async def install(plane: ControlPlane) -> None:
-    await kubectl(plane, "apply", "-f", str(_MANIFESTS / "tdb.yaml"))
+async def install(plane: ControlPlane, manifests: Path = _MANIFESTS) -> None:
+    await kubectl(plane, "apply", "-f", str(manifests / "tdb.yaml"))
     await kubectl(plane, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev")
 
 
 async def uninstall(client: Client) -> None:
     """Remove the registrations, so that stopped webhooks do not block other tests."""
     collections: list[tuple[Resource[Any], str]] = [
+        (MUTATING_WEBHOOK_CONFIGURATIONS, ""),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, ""),
         *((policy, "") for policy in POLICIES),
         (LEASES, LEASE_NAMESPACE),

@@ -60,6 +60,7 @@ class Replica:
         )
 
     async def delete(self, pod: Pod, user: str, *groups: str) -> AdmissionVerdict:
+        """`pod` is what the caller says is stored."""
         return await self.guard.review_delete(
             Review(
                 uid="r",

@@ -13,6 +13,7 @@ from zonewise.disruption.decide.charge import ChargeAnswer, ChargeResult
 from zonewise.disruption.decide.eviction_steps import PodDeleter
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts, PodStage
 from zonewise.disruption.decide.verdict import BudgetCase, judge_all
+from zonewise.objects import Key
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import ZONE
 
@@ -77,10 +78,11 @@ NOT_COUNTED = answers(ChargeResult.DENIED, observed=0)
 BUSY = [ChargeAnswer(ChargeResult.BUSY)]
 EXEMPT = answers(ChargeResult.ALLOWED, limit=NOT_IN_A)
 
+A0 = Key("shop", "a0")
 ALLOW = (True, 0, 0, "")
 NOT_FOUND = (False, 404, 0, 'pods "a0" not found')
-LEAVING = (False, 429, 1, "is leaving already")
-NO_NODE = (False, 429, 1, "has no node yet")
+REPLACED = (False, 429, 1, "another pod has the name")
+CROWDED = (False, 429, 0, "is under 17 budgets, and no more than 16 can be charged at once")
 FROZEN_429 = (False, 429, 0, "is frozen by maxUnavailable 0: raise the limit")
 BUSY_429 = (False, 429, 2, "charged by many at once")
 NO_LEADER = (False, 429, 10, "No leader")
@@ -90,13 +92,14 @@ PDB_NOT_OBSERVED = (False, 429, 10, "still being processed")
 PDBS_500 = (False, 500, 0, "more than one PodDisruptionBudget")
 
 READ_A = ("read node node-a", FULL.node_domains)
+READ = ("read pod", READY)
 CHARGE = ("charge a0 to web", CHARGED)
 REPORT = ("report WithinBudget", None)
 
 
 @dataclass(frozen=True)
 class Case:
-    """`cached` is the pod in the cache, or the stored pod of a delete."""
+    """`cached` is the pod in the cache."""
 
     cached: PodFacts | None = READY
     steps: tuple[tuple[str, Any], ...] = ()
@@ -104,102 +107,128 @@ class Case:
     budgets: tuple[Budget, ...] = (WEB,)
     cluster: Cluster = FULL
     uid: str = ""
+    key: Key = A0
     dry_run: bool = False
     deleter: PodDeleter | None = None
     pdbs: tuple[PodDisruptionBudget, ...] = ()
     trouble: str = ""
     undecided: bool = False
 
+    @property
+    def pinned(self) -> str:
+        """The uid that an allowed eviction gets as a precondition: that of the pod which was read last."""
+        read = [pod.uid for step, pod in self.steps if step == "read pod" and pod is not None]
+        needs_uid = self.deleter is None and not self.uid and self.budgets not in {(), (OFF,)}
+        return read[-1] if read and needs_uid and self.answer[0] else ""
 
-def reused(*steps: tuple[str, Any], **more: Any) -> Case:
-    """A cached pod whose name another pod may have by now."""
-    return Case(STATEFUL_READY, (("start pod read", None), *steps), cluster=STATEFUL_FULL, **more)
+
+CROWD = [f"b{number:02}" for number in range(17)]
+
+
+def crowd(count: int) -> tuple[Budget, ...]:
+    return tuple(budget(EXISTS, name=name, maxUnavailable=1) for name in CROWD[:count])
 
 
 CASES: dict[str, Case] = {
     "delete by the system": Case(deleter=PodDeleter.SYSTEM, budgets=(ALL_KINDS,)),
-    "delete without the stored pod": Case(None, deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
-    "delete of an unready pod": Case(UNREADY, deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
-    "delete of a terminating pod": Case(TERMINATING, deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
-    "controller's delete with a grant": Case(changed(granted=True), deleter=PodDeleter.WORKLOAD),
+    "delete of what can't be a pod": Case(deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,), key=Key("shop", "a0\n")),
+    "delete of a pod that is gone": Case(None, (("read pod", None),), deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
+    "delete of another pod than the stored one": Case(
+        steps=(READ,), uid="uid-x", deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)
+    ),
+    "delete of an unready pod": Case(steps=(("read pod", UNREADY),), deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
+    "delete of a terminating pod": Case(
+        steps=(("read pod", TERMINATING),), deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)
+    ),
+    "controller's delete with a grant": Case(steps=(("read pod", changed(granted=True)),), deleter=PodDeleter.WORKLOAD),
     "person's delete of a granted pod": Case(
-        changed(granted=True), (CHARGE, REPORT), deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)
+        steps=(("read pod", changed(granted=True)), CHARGE, REPORT), deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)
     ),
     "person's delete, not applied": Case(deleter=PodDeleter.PERSON),
-    "controller's delete is charged": Case(steps=(CHARGE, REPORT), deleter=PodDeleter.WORKLOAD),
+    "person's delete, not applied, not cached": Case(None, (READ,), deleter=PodDeleter.PERSON),
+    "controller's delete is charged": Case(steps=(READ, CHARGE, REPORT), deleter=PodDeleter.WORKLOAD),
     "delete denied: 403, no retry-after": Case(
-        steps=(("charge a0 to web", NOT_COUNTED), ("report NotObserved", None)),
+        steps=(READ, ("charge a0 to web", NOT_COUNTED), ("report NotObserved", None)),
         answer=(False, 403, 0, "was changed and is not counted yet"),
         deleter=PodDeleter.WORKLOAD,
     ),
     "delete without a leader: 403": Case(
-        answer=(False, 403, 0, "No leader"), deleter=PodDeleter.WORKLOAD, trouble="no leader"
+        steps=(READ,), answer=(False, 403, 0, "No leader"), deleter=PodDeleter.WORKLOAD, trouble="no leader"
     ),
-    "delete does not read PDBs": Case(steps=(CHARGE, REPORT), deleter=PodDeleter.WORKLOAD, pdbs=(pdb(),)),
+    "delete does not read PDBs": Case(steps=(READ, CHARGE, REPORT), deleter=PodDeleter.WORKLOAD, pdbs=(pdb(),)),
     # Which pod.
-    "not cached, gone": Case(None, (("read pod", None),), NOT_FOUND),
-    "not cached, ready": Case(None, (("read pod", READY), CHARGE, REPORT)),
-    "not cached, no budget": Case(None, (("read pod", READY),), budgets=()),
-    "not cached, uid of another pod": Case(None, (("read pod", READY),), uid="uid-x"),
-    "not cached, leaving": Case(None, (("read pod", STATEFUL_TERMINATING),), LEAVING, cluster=STATEFUL_FULL),
-    "not cached, leaving, no budget": Case(None, (("read pod", STATEFUL_TERMINATING),), budgets=()),
-    "not cached, leaving, with its uid": Case(
-        None,
-        (("read pod", STATEFUL_TERMINATING), ("report NotRunning", None)),
-        uid="uid-a0",
-        cluster=STATEFUL_FULL,
+    "name with a line break": Case(
+        answer=(False, 404, 0, "not found"), key=Key("shop", "a0\nuid-a1 a1 all - t Eviction")
     ),
+    "name that is a path": Case(answer=(False, 404, 0, "not found"), key=Key("shop", "../../nodes/x")),
+    "name too long": Case(answer=(False, 404, 0, "not found"), key=Key("shop", "a" * 254)),
+    "namespace with a dot": Case(answer=(False, 404, 0, "not found"), key=Key("sh.op", "a0")),
+    "no namespace": Case(answer=(False, 404, 0, "not found"), key=Key("", "a0")),
+    "gone": Case(steps=(("read pod", None),), answer=NOT_FOUND),
+    "not cached, gone": Case(None, (("read pod", None),), NOT_FOUND),
+    "not cached, ready": Case(None, (READ, CHARGE, REPORT)),
+    "not cached, no budget": Case(None, (READ,), budgets=()),
+    "not cached, uid of another pod": Case(None, (READ,), uid="uid-x"),
+    "leaving: only that pod": Case(
+        steps=(("read pod", STATEFUL_TERMINATING), ("report NotRunning", None)), cluster=STATEFUL_FULL
+    ),
+    "leaving, with its uid": Case(
+        steps=(("read pod", STATEFUL_TERMINATING), ("report NotRunning", None)), uid="uid-a0", cluster=STATEFUL_FULL
+    ),
+    "not cached, leaving, no budget": Case(None, (("read pod", STATEFUL_TERMINATING),), budgets=()),
     "cached, no budget": Case(budgets=()),
     "cached unready, no budget": Case(UNREADY, budgets=()),
     "cached, budget off": Case(budgets=(OFF,)),
-    "cached with another uid: read": Case(steps=(("read pod", changed(uid="uid-x")), CHARGE, REPORT), uid="uid-x"),
-    "cached unready, ready by now": Case(UNREADY, (("read pod", READY), CHARGE, REPORT)),
-    "cached terminating, without a name of its own": Case(
-        STATEFUL_TERMINATING, (("read pod", STATEFUL_UNSCHEDULED),), NO_NODE, cluster=STATEFUL_FULL
+    "cached with another uid": Case(steps=(("read pod", changed(uid="uid-x")), CHARGE, REPORT), uid="uid-x"),
+    "cached with another uid, no budget": Case(steps=(READ,), uid="uid-x", budgets=()),
+    "cached unready, ready by now": Case(UNREADY, (READ, CHARGE, REPORT)),
+    "with its uid": Case(steps=(READ, CHARGE, REPORT), uid="uid-a0"),
+    "with the uid of a pod that is gone: the API server answers 409": Case(
+        STATEFUL_READY, (("read pod", SUCCESSOR),), uid="uid-a0", cluster=STATEFUL_FULL
     ),
-    "cached with its uid: no read": Case(STATEFUL_READY, (CHARGE, REPORT), uid="uid-a0", cluster=STATEFUL_FULL),
-    # A name that comes back.
-    "reused name, same pod": reused(CHARGE, REPORT, ("await pod read", STATEFUL_READY)),
-    "reused name, denied": reused(
-        ("charge a0 to web", DENIED),
-        ("report Frozen", None),
-        ("await pod read", STATEFUL_READY),
-        answer=FROZEN_429,
+    "the next pod of that name is charged, and no other goes": Case(
+        STATEFUL_READY,
+        (("read pod", SUCCESSOR), ("charge the next a0 to web", CHARGED), REPORT),
+        cluster=STATEFUL_FULL,
     ),
-    "reused name, gone": reused(CHARGE, REPORT, ("await pod read", None), answer=NOT_FOUND),
-    "reused name, leaving": reused(CHARGE, REPORT, ("await pod read", STATEFUL_TERMINATING), answer=LEAVING),
-    "reused name, the next pod": reused(
-        CHARGE,
-        REPORT,
-        ("await pod read", SUCCESSOR),
-        ("charge the next a0 to web", DENIED),
-        ("report Frozen", None),
-        answer=FROZEN_429,
+    "next pod without a node": Case(
+        STATEFUL_TERMINATING,
+        (("read pod", STATEFUL_UNSCHEDULED), ("report NotRunning", None)),
+        cluster=STATEFUL_FULL,
     ),
-    "reused name, budget for deletes only": reused(("await pod read", STATEFUL_READY), budgets=(DELETES_ONLY,)),
-    "reused name, no budget: no read": Case(STATEFUL_READY, budgets=(), cluster=STATEFUL_FULL),
     # Budgets and nodes.
-    "no budget applies to evictions": Case(budgets=(DELETES_ONLY,)),
+    "no budget applies to evictions": Case(steps=(READ,), budgets=(DELETES_ONLY,)),
     "two budgets are charged together": Case(
-        steps=(("charge a0 to other, web", CHARGED * 2), ("report WithinBudget, WithinBudget", None)),
+        steps=(READ, ("charge a0 to other, web", CHARGED * 2), ("report WithinBudget, WithinBudget", None)),
         budgets=(OTHER, WEB),
     ),
     "unknown node is read": Case(
         ON_NEW_NODE,
-        (("read node node-new", NodeDomains({**NODES, "node-new": {ZONE: "a"}})), CHARGE, REPORT),
+        (
+            ("read pod", ON_NEW_NODE),
+            ("read node node-new", NodeDomains({**NODES, "node-new": {ZONE: "a"}})),
+            CHARGE,
+            REPORT,
+        ),
     ),
     "unknown node is gone": Case(
-        changed(ON_NEW_NODE, labels={ZONE: "a"}), (("read node node-new", None), ("report NodeGone", None))
+        changed(ON_NEW_NODE, labels={ZONE: "a"}),
+        (
+            ("read pod", changed(ON_NEW_NODE, labels={ZONE: "a"})),
+            ("read node node-new", None),
+            ("report NodeGone", None),
+        ),
     ),
     "not covered: read, still not covered": Case(
-        steps=(("read budgets web", Stored((NOT_IN_A,))), READ_A, ("report NotCovered", None)),
+        steps=(READ, ("read budgets web", Stored((NOT_IN_A,))), READ_A, ("report NotCovered", None)),
         budgets=(NOT_IN_A,),
     ),
     "not covered: read, covered by now": Case(
-        steps=(("read budgets web", Stored()), READ_A, CHARGE, REPORT), budgets=(NOT_IN_A,)
+        steps=(READ, ("read budgets web", Stored()), READ_A, CHARGE, REPORT), budgets=(NOT_IN_A,)
     ),
     "not covered: the node has moved": Case(
         steps=(
+            READ,
             ("read budgets web", Stored((NOT_IN_A,))),
             ("read node node-a", NodeDomains({**NODES, "node-a": {ZONE: "b"}})),
             CHARGE,
@@ -209,6 +238,7 @@ CASES: dict[str, Case] = {
     ),
     "one of two does not cover: only that is read": Case(
         steps=(
+            READ,
             ("read budgets web", Stored((NOT_IN_A,))),
             READ_A,
             ("charge a0 to other, web", CHARGED + EXEMPT),
@@ -216,9 +246,9 @@ CASES: dict[str, Case] = {
         ),
         budgets=(OTHER, NOT_IN_A),
     ),
-    "covered until charged: once more": Case(steps=(("charge a0 to web", EXEMPT), READ_A, CHARGE, REPORT)),
+    "covered until charged: once more": Case(steps=(READ, ("charge a0 to web", EXEMPT), READ_A, CHARGE, REPORT)),
     "covered until charged, twice: allowed": Case(
-        steps=(("charge a0 to web", EXEMPT), READ_A, ("charge a0 to web", EXEMPT), ("report NotCovered", None)),
+        steps=(READ, ("charge a0 to web", EXEMPT), READ_A, ("charge a0 to web", EXEMPT), ("report NotCovered", None)),
     ),
     "terminating: allowed without a leader": Case(
         TERMINATING, (("read pod", TERMINATING), ("report NotRunning", None)), trouble="no leader"
@@ -229,48 +259,74 @@ CASES: dict[str, Case] = {
         (("read pod", changed(stage=PodStage.ENDED, ready=False)), ("report NotRunning", None)),
     ),
     # The leader.
-    "no leader": Case(answer=NO_LEADER, trouble="no leader"),
-    "leader undecided": Case(answer=UNDECIDED, trouble="no leader", undecided=True),
-    "no leader, frozen": Case(answer=NO_LEADER, trouble="no leader", budgets=(FROZEN,)),
+    "no leader": Case(steps=(READ,), answer=NO_LEADER, trouble="no leader"),
+    "leader undecided": Case(steps=(READ,), answer=UNDECIDED, trouble="no leader", undecided=True),
+    "no leader, frozen": Case(steps=(READ,), answer=NO_LEADER, trouble="no leader", budgets=(FROZEN,)),
     "no leader, budget in dry run": Case(
-        steps=(("charge a0 to web", answers(ChargeResult.ALLOWED, limit=DRY_RUN)), ("report Frozen", None)),
+        steps=(READ, ("charge a0 to web", answers(ChargeResult.ALLOWED, limit=DRY_RUN)), ("report Frozen", None)),
         trouble="no leader",
         budgets=(DRY_RUN,),
     ),
     "no leader, already charged": Case(
         steps=(
+            READ,
             ("charge a0 to web", answers(ChargeResult.ALLOWED, cluster=FULL.charged("a0"))),
             ("report AlreadyCharged", None),
         ),
         cluster=FULL.charged("a0"),
         trouble="no leader",
     ),
-    "no leader comes before PDBs": Case(answer=NO_LEADER, trouble="no leader", pdbs=(pdb(),)),
+    "no leader comes before PDBs": Case(steps=(READ,), answer=NO_LEADER, trouble="no leader", pdbs=(pdb(),)),
     # Stock PDBs.
-    "PDB allows": Case(steps=(CHARGE, REPORT), pdbs=(pdb(allowed=1),)),
-    "PDB refuses": Case(steps=(("read pdbs of a0", [pdb()]),), answer=PDB_429, pdbs=(pdb(),)),
-    "PDB refuses, allows by now": Case(steps=(("read pdbs of a0", [pdb(allowed=1)]), CHARGE, REPORT), pdbs=(pdb(),)),
+    "PDB allows": Case(steps=(READ, CHARGE, REPORT), pdbs=(pdb(allowed=1),)),
+    "PDB refuses": Case(
+        steps=(
+            READ,
+            ("read pdbs of a0", [pdb()]),
+        ),
+        answer=PDB_429,
+        pdbs=(pdb(),),
+    ),
+    "PDB refuses, allows by now": Case(
+        steps=(READ, ("read pdbs of a0", [pdb(allowed=1)]), CHARGE, REPORT), pdbs=(pdb(),)
+    ),
     "PDB not observed": Case(
-        steps=(("read pdbs of a0", [pdb(generation=1)]),), answer=PDB_NOT_OBSERVED, pdbs=(pdb(generation=1),)
+        steps=(
+            READ,
+            ("read pdbs of a0", [pdb(generation=1)]),
+        ),
+        answer=PDB_NOT_OBSERVED,
+        pdbs=(pdb(generation=1),),
     ),
     "two PDBs": Case(
-        steps=(("read pdbs of a0", [pdb("one"), pdb("two")]),), answer=PDBS_500, pdbs=(pdb("one"), pdb("two"))
+        steps=(
+            READ,
+            ("read pdbs of a0", [pdb("one"), pdb("two")]),
+        ),
+        answer=PDBS_500,
+        pdbs=(pdb("one"), pdb("two")),
     ),
     "PDB refuses a charged pod": Case(
-        steps=(("read pdbs of a0", [pdb()]),), answer=PDB_429, pdbs=(pdb(),), cluster=FULL.charged("a0")
+        steps=(
+            READ,
+            ("read pdbs of a0", [pdb()]),
+        ),
+        answer=PDB_429,
+        pdbs=(pdb(),),
+        cluster=FULL.charged("a0"),
     ),
     "denied by us: PDBs are not read": Case(
-        steps=(("charge a0 to web", DENIED), ("report Frozen", None)),
+        steps=(READ, ("charge a0 to web", DENIED), ("report Frozen", None)),
         answer=FROZEN_429,
         pdbs=(pdb(),),
         budgets=(FROZEN,),
     ),
     # Dry runs.
-    "dry run": Case(steps=(("charge a0 to web (dry run)", CHARGED), REPORT), dry_run=True),
+    "dry run": Case(steps=(READ, ("charge a0 to web (dry run)", CHARGED), REPORT), dry_run=True),
     "dry run does not read PDBs": Case(
-        steps=(("charge a0 to web (dry run)", CHARGED), REPORT), dry_run=True, pdbs=(pdb(),)
+        steps=(READ, ("charge a0 to web (dry run)", CHARGED), REPORT), dry_run=True, pdbs=(pdb(),)
     ),
-    "dry run without a leader": Case(answer=NO_LEADER, dry_run=True, trouble="no leader"),
+    "dry run without a leader": Case(steps=(READ,), answer=NO_LEADER, dry_run=True, trouble="no leader"),
     "dry run of an unready pod": Case(
         UNREADY,
         (("read pod", UNREADY), ("charge a0 to web (dry run)", CHARGED_UNREADY), ("report NotReady", None)),
@@ -308,14 +364,14 @@ CASES: dict[str, Case] = {
         NOT_FOUND,
         cluster=FULL.unready("a0"),
     ),
-    "unready, leaving by now": Case(
+    "unready, replaced by now": Case(
         changed(STATEFUL_READY, ready=False),
         (
             ("read pod", changed(STATEFUL_READY, ready=False)),
             ("read budgets web", Stored()),
-            ("read pod", STATEFUL_TERMINATING),
+            ("read pod", SUCCESSOR),
         ),
-        LEAVING,
+        REPLACED,
         cluster=STATEFUL_FULL.unready("a0"),
     ),
     "unready, terminating by now": Case(
@@ -364,14 +420,27 @@ CASES: dict[str, Case] = {
     ),
     # What budgets answer.
     "denied: 429 with reason and remedy": Case(
-        steps=(("charge a0 to web", DENIED), ("report Frozen", None)), answer=FROZEN_429, budgets=(FROZEN,)
+        steps=(READ, ("charge a0 to web", DENIED), ("report Frozen", None)), answer=FROZEN_429, budgets=(FROZEN,)
     ),
     "denied for a moment: retry-after": Case(
-        steps=(("charge a0 to web", NOT_COUNTED), ("report NotObserved", None)),
+        steps=(READ, ("charge a0 to web", NOT_COUNTED), ("report NotObserved", None)),
         answer=(False, 429, 2, "was changed and is not counted yet"),
     ),
-    "busy": Case(steps=(("charge a0 to web", BUSY), ("report busy", None)), answer=BUSY_429),
+    "busy": Case(steps=(READ, ("charge a0 to web", BUSY), ("report busy", None)), answer=BUSY_429),
     "budget gone": Case(
-        steps=(("charge a0 to web", [ChargeAnswer(ChargeResult.ALLOWED)]), ("report allowed", None)),
+        steps=(READ, ("charge a0 to web", [ChargeAnswer(ChargeResult.ALLOWED)]), ("report allowed", None)),
+    ),
+    "as many budgets as can be charged": Case(
+        steps=(READ, (f"charge a0 to {', '.join(sorted(CROWD[:16]))}", CHARGED), REPORT), budgets=crowd(16)
+    ),
+    "more budgets than can be charged": Case(steps=(READ,), answer=CROWDED, budgets=crowd(17)),
+    "delete under more budgets than can be charged": Case(
+        steps=(READ,),
+        answer=(False, 403, 0, "is under 17 budgets"),
+        budgets=crowd(17),
+        deleter=PodDeleter.WORKLOAD,
     ),
 }
+
+UNSCHEDULED_CASES = [CASES["next pod without a node"], CASES["unscheduled: allowed uncharged"]]
+"""Those whose pod may go only in the version that was read."""

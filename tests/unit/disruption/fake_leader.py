@@ -29,6 +29,7 @@ DB, BUDGET = WorkloadKey("StatefulSet", Key("shop", "db")), Key("shop", "db")
 class FakeApiServer:
     def __init__(self, budgets: Iterable[dict[str, Any]], clock: Callable[[], float]) -> None:
         self.budgets = {body["metadata"]["name"]: body for body in budgets}
+        self.pods: dict[str, dict[str, Any]] = {}
         self.clock = clock
         self.answer: Callable[[str], ApiError | None] = lambda _name: TooManyRequests("not now", status=429)
         self.calls: list[float] = []
@@ -42,6 +43,8 @@ class FakeApiServer:
             raise refusal
 
     async def get(self, resource: Resource[Any], name: str, *_: Any, **__: Any) -> Any:
+        if resource is PODS:
+            return msgspec.convert(self.pods[name], resource.view)
         assert resource is TOPOLOGY_DISRUPTION_BUDGETS
         return msgspec.convert(self.budgets[name], resource.view)
 
@@ -138,7 +141,7 @@ class FakeLeader:
         workloads = WorkloadInformers(server, caches, self.informers)
         self.store = BudgetStore(server, self.informers.budgets)
         self.status_writer = StatusWriter(
-            self.informers, workloads, self.store, BudgetEvents(server, silence), clock=clock
+            server, self.informers, workloads, self.store, BudgetEvents(server, silence), clock=clock
         )
         self.scale_down = ScaleDownController(
             server, self.informers, workloads, self.status_writer, silence, clock=clock
@@ -150,13 +153,16 @@ class FakeLeader:
         feed(caches, TOPOLOGY_DISRUPTION_BUDGETS, budgets)
         pods = [pod(number, zones[number % len(zones)], ready=number not in unready) for number in range(6)]
         feed(caches, PODS, pods)
+        self.server.pods = {body["metadata"]["name"]: body for body in pods}
         self.workloads = workloads
 
     def shrink(self, replicas: int, *names: str, unready: Collection[str] = ()) -> None:
         """Add a ReplicaSet with the named pods and `replicas` beside the StatefulSet."""
         bodies = {"name": "web", "namespace": "shop", "uid": "web", "generation": 1, "resourceVersion": "1"}
         feed(self.caches, REPLICA_SETS, [{"metadata": bodies, "spec": {"replicas": replicas}}])
-        feed(self.caches, PODS, [replica_pod(name, ready=name not in unready) for name in names])
+        pods = [replica_pod(name, ready=name not in unready) for name in names]
+        feed(self.caches, PODS, pods)
+        self.server.pods |= {body["metadata"]["name"]: body for body in pods}
 
     def charged(self, budget: Key = BUDGET) -> set[str]:
         version = self.store.newest(budget)

@@ -9,7 +9,7 @@ from unit.disruption.build import ACROSS, BY_ZONE, NEW, OLD, OVERALL, pod, workl
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.drain import DrainPlan, DrainView, plan_drain
 from zonewise.disruption.decide.ledger import LedgerEntry, ledger_of
-from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, PodFacts, PodStage
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, Owner, PodFacts, PodStage, Workload
 from zonewise.disruption.decide.status import PublishedStatus, Recollection, published
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import ZONE
@@ -143,6 +143,7 @@ def test_refusal_other_than_429_skips_the_node() -> None:
     two = cluster(
         more=(pod("torn", "b1", torn),), stock=pdbs, stock_selects=lambda _pdb, member: member.controller == torn
     )
+    two = replace(two, workloads={**two.workloads, "rs-torn": Workload(Owner("ReplicaSet", "torn", "rs-torn"), 1)})
     plan = plan_drain(two, ["b1", "c1"])
     assert waves(plan) == [["b-1", "b-2"], ["c-1", "c-2"]]
     assert [staying.pod.name for staying in plan.never] == ["torn"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unit.disruption.eviction_cases import CASES, SUCCESSOR, Case, Stored
+from unit.disruption.eviction_cases import CASES, SUCCESSOR, UNSCHEDULED_CASES, Case, Stored
 from zonewise.disruption.decide.eviction import DisruptionReview
 from zonewise.disruption.decide.eviction_steps import (
     Answer,
-    AwaitPodRead,
     Charge,
     DeleteRequest,
     EvictionRequest,
@@ -18,7 +17,6 @@ from zonewise.disruption.decide.eviction_steps import (
     ReadPdbs,
     ReadPod,
     Report,
-    StartPodRead,
     Step,
 )
 from zonewise.disruption.decide.verdict import BudgetCase
@@ -58,10 +56,6 @@ def named(step: Step) -> str:
     match step:
         case ReadPod():
             return "read pod"
-        case StartPodRead():
-            return "start pod read"
-        case AwaitPodRead():
-            return "await pod read"
         case ReadNode(name):
             return f"read node {name}"
         case ReadBudgets(keys):
@@ -80,8 +74,8 @@ def named(step: Step) -> str:
 
 def request_of(case: Case) -> EvictionRequest | DeleteRequest:
     if case.deleter is not None:
-        return DeleteRequest(case.cached, case.deleter, case.dry_run)
-    return EvictionRequest(Key("shop", "a0"), case.uid, case.dry_run)
+        return DeleteRequest(case.key, case.uid or "uid-a0", case.deleter, case.dry_run)
+    return EvictionRequest(case.key, case.uid, case.dry_run)
 
 
 def perform(case: Case) -> tuple[list[str], Answer]:
@@ -106,3 +100,5 @@ def test_steps_and_answer(case: Case) -> None:
     assert (answer.allowed, answer.code, answer.retry_after_seconds) == (allowed, code, retry_after_seconds)
     assert text in f"{answer.message} {' '.join(answer.causes)}"
     assert bool(answer.causes) is (code in {403, 429})
+    assert answer.uid == case.pinned
+    assert answer.exact is (case in UNSCHEDULED_CASES)

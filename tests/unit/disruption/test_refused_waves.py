@@ -13,7 +13,7 @@ import pytest
 
 from unit.disruption.fake_leader import BUDGET, DB, FakeLeader, budget, feed, pod
 from zonewise.disruption.controller.rollout import _Progress
-from zonewise.disruption.decide.ledger import UNCONFIRMED_SECONDS, ChargeSource, LedgerEntry
+from zonewise.disruption.decide.ledger import OWN_OPEN_SECONDS, REQUEST_SECONDS, ChargeSource, LedgerEntry
 from zonewise.disruption.decide.pods import PodFacts
 from zonewise.disruption.watch.informers import WorkloadKey
 from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
@@ -59,7 +59,7 @@ async def test_calls_during_eight_hours_of_refusals(
     assert all(one != other for one, other in pairwise(server.tried[others_may_go:]))
     assert {int(name[-1]) % len(zones) for name in server.tried[-len(zones) :]} == set(range(len(zones))), "everywhere"
     busiest = max(sum(start <= call < start + HOUR for call in server.calls) for start in server.calls)
-    assert busiest <= 6, server.calls[:30]
+    assert busiest <= 7, server.calls[:30]  # one of them closes a charge
 
 
 async def test_dead_webhook_and_drains_do_not_block_an_update() -> None:
@@ -95,7 +95,7 @@ async def test_charge_expires_if_the_eviction_result_is_unknown(refusal: str, st
     leader.server.answer = lambda _name: REFUSALS[refusal]
     await leader.status_writer._reconcile(BUDGET)
     await leader.rollouts._reconcile(DB)
-    for seconds, charged in ((5.0, stays), (UNCONFIRMED_SECONDS, False)):
+    for seconds, charged in ((5.0, stays), (OWN_OPEN_SECONDS, stays), (5.0, stays), (REQUEST_SECONDS + 10.0, False)):
         await leader.rollouts._reconcile(DB)
         await leader.status_writer._reconcile(BUDGET)
         now += seconds

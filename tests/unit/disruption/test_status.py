@@ -14,7 +14,10 @@ from unit.disruption.strategies import BUDGETS, clusters
 from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, compute_allowance
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
+from zonewise.disruption.decide.pods import ControllerRef
 from zonewise.disruption.decide.status import (
+    DISRUPTION_ALLOWED,
+    SYNC_FAILED,
     PublishedStatus,
     Recollection,
     allowed_by_domain,
@@ -24,6 +27,7 @@ from zonewise.disruption.decide.status import (
     read,
     recollect,
     refunded,
+    restated,
 )
 from zonewise.objects.policy import (
     BudgetCharge,
@@ -49,7 +53,21 @@ def test_status_survives_the_round_trip_to_the_api(cluster: Cluster, limited: Bu
 
 def test_object_without_status_is_not_observed() -> None:
     status = read(ACROSS, TopologyDisruptionBudget())
-    assert (status.observed_generation, dict(status.ledger), status.failure) == (0, {}, "")
+    assert (status.observed_generation, dict(status.ledger), status.numbers.tally.failure) == (0, {}, "")
+
+
+def test_unknown_scale_fails_the_sync_and_stays_failed_after_a_charge() -> None:
+    """A person's delete is charged whatever the budget allows; the numbers that follow must not allow more."""
+    strange = pod("a9", controller=ControllerRef("Custom", "thing", "custom"))
+    status = spread("3/3/3").with_pods(strange).status(ACROSS)
+    entry = LedgerEntry(uid="uid-b0", name="b0", domain="b", owner="deployment")
+    for version in (status, again(ACROSS, charged(ACROSS, status, [entry]))):
+        stated = restated(ACROSS, version, NOW)
+        condition = stated.condition(DISRUPTION_ALLOWED)
+        assert condition is not None
+        assert condition.reason == SYNC_FAILED
+        assert "Custom thing" in condition.message
+        assert stated.numbers.allowed == 0
 
 
 def test_every_field_is_always_sent() -> None:
@@ -185,6 +203,39 @@ def test_charges_survive_the_round_trip(charges: list[BudgetCharge]) -> None:
     """A word may be missing: a domain has no name where its label has no value."""
     text = "".join(f"{charge}\n" for charge in charges)
     assert list(TopologyDisruptionBudgetStatus(charges=text).ledger) == charges
+
+
+CHARGES = st.builds(BudgetCharge, *[st.text(max_size=9)] * 6, st.booleans(), st.booleans())
+
+
+@given(st.lists(CHARGES))
+def test_no_word_of_a_charge_makes_another_charge(charges: list[BudgetCharge]) -> None:
+    """Any text is read back as it was, or refused."""
+    written, lines = list[BudgetCharge](), ""
+    for charge in charges:
+        try:
+            lines += f"{charge}\n"
+        except ValueError:
+            continue
+        written.append(msgspec.structs.replace(charge, source=charge.source or "Eviction"))
+    assert list(TopologyDisruptionBudgetStatus(charges=lines).ledger) == written
+
+
+@given(st.text())
+def test_whatever_is_read_can_be_written(charges: str) -> None:
+    ledger = TopologyDisruptionBudgetStatus(charges=charges).ledger
+    assert len(ledger) <= charges.count("\n") + 1
+    again = TopologyDisruptionBudgetStatus(charges="".join(f"{charge}\n" for charge in ledger)).ledger
+    assert again == ledger
+
+
+FORGED = "x\nuid-b0 b0 all - t Eviction\nuid-c0 c0 all - t Eviction"
+
+
+@pytest.mark.parametrize("word", [FORGED, FORGED.replace("\n", "\r"), FORGED.replace("\n", "\u2028"), "a b", "-"])
+def test_name_with_lines_of_other_pods_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="no word for a ledger"):
+        str(BudgetCharge("uid-a0", word))
 
 
 def test_truncated_line_is_still_a_charge() -> None:

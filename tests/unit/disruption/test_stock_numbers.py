@@ -62,6 +62,12 @@ FACTS: dict[str, tuple[Cluster, Budget, tuple[int, int, int, int]]] = {
         MIN_28,
         (2, 9, 7, 22),
     ),
+    "a controller without a scale beside another": (
+        cluster({"rs-old": 3}, *pods_of(OLD, 3), *pods_of(CUSTOM, 3)),
+        MAX_1,
+        (0, 6, 2, 3),
+    ),
+    "a number needs no scale": (cluster({}, *pods_of(CUSTOM, 4)), MIN_3, (1, 4, 3, 4)),
     "nothing to count": (cluster({}), MIN_28, (0, 0, 0, 0)),
 }
 
@@ -85,6 +91,9 @@ def stock(limited: Budget, wants: dict[str, int], pods: list[PodFacts], charged:
     """The stock controller's formula, reimplemented from its rules."""
     alive = [member for member in pods if member.stage is not PodStage.ENDED]
     healthy = sum(member.ready and not member.terminating and member.name not in charged for member in alive)
+    fixed = limited.minimum is not None and not limited.minimum.percent
+    if not fixed and any(member.controller == CUSTOM and not member.terminating for member in alive):
+        return 0  # the sync fails
     counted_pods = {member.controller_uid for member in alive if member.controller_uid in wants}
     expected = sum(wants[uid] for uid in counted_pods)
     if limited.maximum is not None:

@@ -22,9 +22,9 @@ from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcemen
 from zonewise.disruption.decide.ledger import MOST_ENTRIES, LedgerEntry, ledger_of
 from zonewise.disruption.decide.pods import ControllerRef, Owner, Workload
 from zonewise.disruption.decide.reason import DisruptionCode
-from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED
+from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, read
 from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, PodVerdict, depends_on_counts, judge_all
-from zonewise.objects.policy import StatusCondition
+from zonewise.objects.policy import StatusCondition, TopologyDisruptionBudget, TopologyDisruptionBudgetStatus
 from zonewise.topology import ZONE
 
 FULL = spread("3/3/3")
@@ -117,10 +117,19 @@ def test_unobserved_spec_allows_nothing() -> None:
 
 def test_failed_sync_allows_nothing() -> None:
     failed = StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message="can't be read")
-    assert one(BudgetCase(ACROSS, replace(FULL.status(ACROSS), conditions=(failed,)))) == (
-        EvictionVerdict.DENY,
-        DisruptionCode.SYNC_FAILED,
-    )
+    stored = TopologyDisruptionBudgetStatus(observed_generation=1, conditions=(failed,))
+    status = read(ACROSS, TopologyDisruptionBudget(status=stored))
+    assert one(BudgetCase(ACROSS, status)) == (EvictionVerdict.DENY, DisruptionCode.SYNC_FAILED)
+
+
+def test_freeze_keeps_the_pods_that_serve() -> None:
+    """As with stock PodDisruptionBudgets, a pod that is not ready may leave while enough others are healthy."""
+    frozen = budget(EXISTS, maxUnavailable=0)
+    more = FULL.with_pods(pod("b9", ready=False))
+    assert one(BudgetCase(frozen, more.status(frozen)), "b9", more) == (EvictionVerdict.ALLOW, DisruptionCode.NOT_READY)
+    assert one(BudgetCase(frozen, more.status(frozen)), "b0", more) == (EvictionVerdict.DENY, DisruptionCode.FROZEN)
+    short = FULL.unready("b0")
+    assert one(BudgetCase(frozen, short.status(frozen)), "b0", short) == (EvictionVerdict.DENY, DisruptionCode.FROZEN)
 
 
 @pytest.mark.parametrize(("enforcement", "hangs"), [("Enforce", True), ("DryRun", False)])

@@ -17,7 +17,8 @@ from zonewise.disruption.decide.allowance import BudgetAllowance
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.ledger import LedgerEntry
 from zonewise.disruption.decide.pods import Workloads
-from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, PublishedStatus
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, PublishedStatus, refusal
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
@@ -91,9 +92,16 @@ class BudgetEvents:
         if now is not None and (was is None or (was.status, was.reason) != (now.status, now.reason)):
             _log.info("budget changed", budget=str(version.key), reason=now.reason, message=now.message)
 
+    def refused(self, version: BudgetVersion) -> None:
+        """A newer release wrote its status: said once, as nothing is written that would remember it."""
+        problem = version.status.refusal
+        if log.warn_once(_log, "budget left alone", budget=str(version.key), problem=problem):
+            reference = reference_to(TOPOLOGY_DISRUPTION_BUDGETS, version.stored)
+            self._recorder.record(reference, Severity.WARNING, DisruptionCode.STATUS_NEWER, f"Not counted: {problem}")
+
     async def invalid(self, stored: TopologyDisruptionBudget | None, error: BudgetError) -> None:
         """A spec that was never validated. Its status says what is wrong, once per spec."""
-        if stored is None or stored.status.observed_generation == stored.metadata.generation:
+        if stored is None or stored.status.observed_generation == stored.metadata.generation or refusal(stored):
             return
         problem = "; ".join(error.problems)
         condition = {

@@ -19,14 +19,23 @@ from zonewise.disruption.controller.budget_store import LOST, BudgetStore, Budge
 from zonewise.disruption.controller.events import BudgetEvents, fixed_order_condition
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget, BudgetError, DisruptionKind
-from zonewise.disruption.decide.ledger import ChargeSource, Ledger, LedgerEntry, Sightings, refund, update_ledger
+from zonewise.disruption.decide.ledger import (
+    REQUEST_SECONDS,
+    ChargeSource,
+    Ledger,
+    LedgerEntry,
+    Sightings,
+    refund,
+    update_ledger,
+)
 from zonewise.disruption.decide.pods import PodFacts
 from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.status import PublishedStatus, Recollection
 from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, judge
 from zonewise.disruption.decide.write_urgency import NEVER, Urgency, due_at, urgency
-from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.informers import DisruptionInformers, read_pod
 from zonewise.disruption.watch.replicas import WorkloadInformers
+from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.elector import boot_seconds, utc_now
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
@@ -58,6 +67,8 @@ class _Memory:
     noticed_at: float | None = None
     holders: set[str] = field(default_factory=set)
     given_back: set[Charge] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    """Uids of charged pods that stay, as the API server has them, although their time is over."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -68,6 +79,7 @@ class FreshCount:
     version: BudgetVersion
     status: PublishedStatus
     given_up: tuple[LedgerEntry, ...]
+    doubtful: tuple[LedgerEntry, ...]
     given_back: frozenset[Charge]
     next_seconds: float | None
 
@@ -81,18 +93,22 @@ class StatusWriter:
 
     def __init__(
         self,
+        client: Client,
         informers: DisruptionInformers,
         workloads: WorkloadInformers,
         store: BudgetStore,
         events: BudgetEvents,
         *,
+        request_seconds: float = REQUEST_SECONDS,
         clock: Callable[[], float] = boot_seconds,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._client = client
         self._informers = informers
         self._workloads = workloads
         self._store = store
         self._events = events
+        self._request_seconds = request_seconds
         self._clock = clock
         self._wall = wall
         self._memories: dict[Key, _Memory] = {}
@@ -238,6 +254,9 @@ class StatusWriter:
             return _BLIND_SECONDS
         version = self._newest(key)
         counted = self._count(version) if version is not None else None
+        if counted is not None and counted.doubtful:
+            await self._read_doubtful(key.namespace, counted.doubtful, memory)
+            counted = self._count(counted.version)
         if counted is None:
             return None
         now = self._clock()
@@ -254,6 +273,14 @@ class StatusWriter:
             await self._store.read(key)
             raise
         return self._seconds_until(float("inf"), counted, now)
+
+    async def _read_doubtful(self, namespace: str, doubtful: Sequence[LedgerEntry], memory: _Memory) -> None:
+        """A charge is given up by what the API server has, not by our cache."""
+        for entry in doubtful:
+            stored = await read_pod(self._client, Key(namespace, entry.name))
+            pod = PodFacts.of(stored) if stored is not None else None
+            if pod is None or pod.uid != entry.uid or not (pod.terminating or pod.disruption_target):
+                memory.read.add(entry.uid)
 
     def _due_at(self, memory: _Memory, urgent: Urgency, now: float) -> float:
         if urgent is Urgency.NOTHING:
@@ -284,8 +311,13 @@ class StatusWriter:
             return None
 
     def _count(self, version: BudgetVersion) -> FreshCount | None:
-        """None while the watches fail or have not delivered the stored spec: its pods are unknown then."""
+        """None for a status of a newer release; and while the watches fail or have not delivered the stored spec: its pods
+        are unknown then.
+        """
         budget, before = version.budget, version.status
+        if before.refusal:
+            self._events.refused(version)
+            return None
         if self._informers.blind or self._workloads.blind:
             return None
         cached = self._informers.budget(budget.key)
@@ -297,11 +329,14 @@ class StatusWriter:
         given_back = frozenset(memory.given_back)
         ledger = refund(before.ledger, {uid for uid, time in given_back if _time(before.ledger, uid) == time})
         charged = {uid: pod for uid in ledger if (pod := self._informers.facts_of(uid)) is not None}
-        updated = update_ledger(ledger, memory.sightings, charged, self._clock())
+        updated = update_ledger(
+            ledger, memory.sightings, charged, self._clock(), read=memory.read, request_seconds=self._request_seconds
+        )
+        memory.read &= updated.ledger.keys()
         desired = self._workloads.desired
         pod_count = memory_before.count(budget, pods, self._informers.atlas, desired, updated.ledger)
         memory.sightings, memory.before = updated.sightings, replace(memory_before, owner_slots=pod_count.owner_slots)
-        if pod_count.numbers.tally.unmanaged:
+        if pod_count.numbers.tally.unmanaged or pod_count.numbers.tally.failure:
             self._workloads.read_scales(pods)
         after = status.published(
             budget,
@@ -311,7 +346,7 @@ class StatusWriter:
             self._now(),
             fixed_order_condition(pod_count.numbers, desired),
         )
-        return FreshCount(version, after, updated.given_up, given_back, updated.next_seconds)
+        return FreshCount(version, after, updated.given_up, updated.doubtful, given_back, updated.next_seconds)
 
     def _memory(self, key: Key) -> _Memory:
         return self._memories.setdefault(key, _Memory())

@@ -25,6 +25,7 @@ class DomainCount:
     """`expected`: wanted by all owners. `surplus`: pods beyond that, by owner. `unplaced`: missing from an unknown domain.
 
     `outside`: slots of the same owners in domains that the budget does not cover; they take part in a scale-down.
+    `failure`: why it is not known how many pods there should be; the budget allows nothing then.
     """
 
     expected: int = 0
@@ -34,6 +35,7 @@ class DomainCount:
     domains: Mapping[str, DomainFill] = field(default_factory=dict)
     surplus: Mapping[str, int] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
     def charged(self, domain: str, owner: str) -> DomainCount:
         """With one more pod charged. If its owner has a surplus, the pod takes its slot along."""
@@ -141,7 +143,8 @@ def _only_change(budget: Budget, numbers: BudgetAllowance, tally: DomainCount, d
 def _domain(budget: Budget, tally: DomainCount, name: str, filling: DomainFill, target: int) -> DomainAllowance:
     desired = budget.desired(target)
     spare = spare_pods(budget, tally, filling.healthy, desired)
-    allowed = 0 if budget.frozen or _without_base(budget, tally) else max(0, spare)
+    closed = budget.frozen or tally.failure or _without_base(budget, tally)
+    allowed = 0 if closed else max(0, spare)
     return DomainAllowance(name, filling.slots, target, filling.healthy, desired, allowed)
 
 
@@ -152,8 +155,7 @@ def spare_pods(budget: Budget, tally: DomainCount, healthy: int, desired: int) -
 
 def _without_base(budget: Budget, tally: DomainCount) -> bool:
     """No controller tells how many pods there should be, so only a plain minimum over all pods can be kept."""
-    plain = budget.whole and budget.minimum is not None and not budget.minimum.percent
-    return tally.expected == 0 and tally.unmanaged > 0 and not plain
+    return tally.expected == 0 and tally.unmanaged > 0 and not (budget.whole and budget.fixed_minimum)
 
 
 def _targets(budget: Budget, tally: DomainCount) -> dict[BudgetDomainKey, int]:

@@ -126,6 +126,11 @@ class Budget:
         return self.term is None and not self.split_keys
 
     @property
+    def fixed_minimum(self) -> bool:
+        """That many must be healthy, whatever the controllers want."""
+        return self.minimum is not None and not self.minimum.percent
+
+    @property
     def frozen(self) -> bool:
         """Nothing may leave, not even while a workload scales down."""
         if self.maximum is not None:

@@ -154,7 +154,7 @@ def _note(
     if request.budget_versions is not None and request.budget_versions.get(budget.key) != version:
         return ChargeAnswer(ChargeResult.BUSY), now  # counted or charged since the pod was read
     enforced = budget.enforcement is Enforcement.ENFORCE
-    if not enforced or not domain.covered or request.pod.uid in now.ledger:
+    if not enforced or not domain.covered or request.pod.uid in now.ledger or now.refusal:
         return ChargeAnswer(ChargeResult.ALLOWED, verdict), now
     return ChargeAnswer(ChargeResult.CHARGED, verdict), noted(now, request.entry(domain.domain))
 
@@ -167,7 +167,7 @@ def _refund(now: PublishedStatus, request: ChargeRequest) -> PublishedStatus:
 
 
 def _share(now: PublishedStatus, request: ChargeRequest) -> PublishedStatus:
-    """Two requests for one pod rely on one charge: neither may refund it now, it can only expire, from now on.
+    """Two requests for one pod rely on one charge: neither may refund it now, it can only expire. That it does no later.
 
     Not so the leader's own reservation: only the leader acts on it, and at once.
     """

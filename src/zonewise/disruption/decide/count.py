@@ -9,7 +9,7 @@ several domains may have lost the missing pod, it counts in each; if none can be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -129,12 +129,16 @@ class _NodeGroup:
 
 @dataclass(slots=True)
 class _PodGroups:
-    """`present`: the charged pods that exist. `excess`: pods of a controller beyond its own replicas."""
+    """`present`: the charged pods that exist. `excess`: pods of a controller beyond its own replicas.
+
+    `unknown`: pods that stay although the replicas of their controllers are not known.
+    """
 
     groups: dict[str, _Group] = field(default_factory=dict)
     healthy: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
     present: dict[str, PodFacts] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)
+    unknown: list[PodFacts] = field(default_factory=list)
     matched: int = 0
 
 
@@ -187,6 +191,8 @@ def _add(
     if group is None:
         group = selected.groups[owner] = _Group.of(workload)
     selected.matched += node_group.matched
+    if workload is None and node_group.example.controller and node_group.matched > node_group.terminating:
+        selected.unknown.append(node_group.example)
     if workload is not None and workload.own is not None:
         uid = node_group.example.controller_uid
         selected.excess[uid] = selected.excess.get(uid, -workload.own) + node_group.matched - node_group.terminating
@@ -336,14 +342,23 @@ def _tally(budget: Budget, selected: _PodGroups, slots: _Slots) -> DomainCount:
         outside={domain_key.domain: count for domain_key, count in slots.by_domain.items() if not domain_key.covered}
         if surplus
         else {},
+        failure=_failure(budget, selected.unknown),
     )
 
 
 def _expected(budget: Budget, selected: _PodGroups) -> int:
     """As for stock PDBs: a plain minimum needs no controller."""
-    if budget.whole and budget.minimum is not None and not budget.minimum.percent:
+    if budget.whole and budget.fixed_minimum:
         return selected.matched
     return sum(group.desired for owner, group in selected.groups.items() if owner != _UNMANAGED)
+
+
+def _failure(budget: Budget, unknown: Sequence[PodFacts]) -> str:
+    """As for stock PDBs: a controller without a known scale could want any number of pods. A minimum in numbers needs none."""
+    if not unknown or budget.fixed_minimum:
+        return ""
+    kind, name, *_ = min(pod.controller for pod in unknown if pod.controller)
+    return f"the replicas that {kind} {name} wants are not known: it has no scale, or its scale was not read yet"
 
 
 def _departures(selected: _PodGroups, slots: _Slots) -> tuple[Departure, ...]:

@@ -1,26 +1,29 @@
 """Verdict on a request to evict or delete a pod: a state machine without I/O, performed by `disruption.webhook.guard`.
 
 The machine asks for one API call at a time (`ReadPod`, `ReadNode`, `ReadBudgets`, `ReadPdbs`, `Charge`) until it has an
-`Answer`. It trusts the caches (`EvictionView`) wherever stale data can only refuse too much. Whatever would let a pod go
-without a charge is read from the API server first. The checks, in this order; the first that applies is the answer:
+`Answer`. Of a request it believes only which pod it names. Every pod is read from the API server before it is charged, or
+let go although a budget selects it; a request that does not agree with what is stored charges nothing. Otherwise it trusts
+the caches (`EvictionView`) wherever stale data can only refuse too much. The checks, in this order; the first that applies
+is the answer:
 
 Deletes
-  1. By the system (kubelet, garbage collection, node lifecycle), or without the stored pod: allow.
-  2. The pod is not ready, terminates, or has a grant for its own controller's delete: allow.
+  1. By the system (kubelet, garbage collection, node lifecycle), or of what can't be a pod: allow.
+  2. The pod is cached, with the uid of the request, and no budget applies: allow. `ReadPod`: it is gone, or has another
+     uid: allow, since the API server asks again for any other pod. It is not ready, terminates, or has a grant for its
+     own controller's delete: allow.
      Any other delete is checked from 6 on, without 11 and 12. Its refusals are 403 without a retry-after, which would
      stall a whole controller.
 
 Evictions: the pod behind the name
-  3. The pod is not cached, or a budget selects it and stale facts could let it go uncharged (it has another uid than the
-     precondition, is not ready, pending, ended or terminating): `ReadPod`. It is gone: 404. It has another uid than the
-     precondition: allow, since the API server answers 409. Its name passes from one pod to the next just now: 429.
-  4. No budget selects the pod: allow.
-  5. Another pod may have got the name since (StatefulSets reuse names, and there is no precondition): `StartPodRead`, and
-     continue meanwhile. Then `AwaitPodRead` before the answer. The pod is gone: 404. Its name passes on just now: 429.
-     Another pod has the name: check that one from 6 on.
+  3. The name or namespace can't be a pod's: 404.
+  4. The pod is cached, has no other uid than the precondition, and no budget selects it: allow.
+  5. `ReadPod`. It is gone: 404. It has another uid than the precondition: allow, since the API server answers 409. No
+     budget selects it: allow. From here on an allowed eviction is for this very pod: if it has no precondition of its
+     own, it gets the pod's uid, and the API server answers 409 if another pod has the name by then. A pod without a
+     node goes uncharged, and only in this very version: API servers retry for ten seconds, and it may be ready by then.
 
 Budgets
-  6. No enforced or dry-run budget applies to this kind of request: allow.
+  6. No enforced or dry-run budget applies to this kind of request: allow. More than `MOST_BUDGETS` do: 429.
   7. The node is not cached: `ReadNode`. A node that does not exist makes a difference.
   8. A budget lets the pod go because of its spec or the node's labels: `ReadBudgets`, and start again at 6 with a
      `ReadNode`, once. Both may have been edited.
@@ -32,7 +35,7 @@ Budgets
      the PDB changes in between.
  12. Evictions of a pod that is not ready: the pod must be read after the counts that judge it, since these may have found
      it ready. `ReadBudgets`, `ReadPod`, `ReadNode`, `Charge` on exactly these versions; at most three times while the
-     budgets change. Gone: 404. Its name passes on: 429. Ready or leaving by now: start again at 6 with that pod.
+     budgets change. Gone: 404. Replaced: 429. Ready or leaving by now: start again at 6 with that pod.
  13. `Charge` all budgets or none. If one lets the pod go because of its spec (8) by now: start again at 6, once.
  14. A budget denies: 429 with its reasons. A budget is busy: 429. Otherwise allow.
 
@@ -42,6 +45,7 @@ metrics and logs. API errors are not handled here: the guard's webhooks fail clo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -51,7 +55,6 @@ from zonewise.disruption.decide.charge import ChargeAnswer, ChargeRequest, Charg
 from zonewise.disruption.decide.eviction_steps import (
     ALLOWED,
     Answer,
-    AwaitPodRead,
     Charge,
     DeleteRequest,
     DisruptionRequest,
@@ -63,22 +66,31 @@ from zonewise.disruption.decide.eviction_steps import (
     ReadPdbs,
     ReadPod,
     Report,
-    StartPodRead,
     Step,
 )
 from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.pdb import CANNOT_EVICT, PdbRefusal, refusal
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts
 from zonewise.disruption.decide.reason import DisruptionCode
-from zonewise.disruption.decide.verdict import BudgetVerdict, EvictionVerdict, PodVerdict, depends_on_counts, judge_all
+from zonewise.disruption.decide.verdict import (
+    BudgetVerdict,
+    EvictionVerdict,
+    PodVerdict,
+    depends_on_counts,
+    judge_all,
+    too_many,
+)
 from zonewise.objects import Key
 
 _Review = Generator[Step, Any, Answer]
 
 BUSY_SECONDS: Final = 2
 _NO_LEADER_SECONDS: Final = 10
-_NAME_PASSES_ON_SECONDS: Final = 1
+_REPLACED_SECONDS: Final = 1
 _UNREADY_ATTEMPTS: Final = 3
+_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_NAME: Final = re.compile(r"[a-z0-9](?:[-.a-z0-9]*[a-z0-9])?")
+_LONGEST_NAME: Final = 253
 _BUSY: Final = "Its disruption budgets are being charged by many at once, or the API server does not answer: retry"
 
 _EXEMPT: Final = frozenset({DisruptionCode.NOT_ENFORCED, DisruptionCode.NOT_APPLIED, DisruptionCode.NOT_COVERED})
@@ -104,47 +116,45 @@ class DisruptionReview:
 
 
 def _delete(request: DeleteRequest, view: EvictionView) -> _Review:
-    pod, by_controller = request.pod, request.deleter is PodDeleter.WORKLOAD
-    if request.deleter is PodDeleter.SYSTEM or pod is None:
+    by_controller = request.deleter is PodDeleter.WORKLOAD
+    if request.deleter is PodDeleter.SYSTEM or not _is_pod_key(request.key):
+        return ALLOWED
+    kind = DisruptionKind.CONTROLLER_DELETES if by_controller else DisruptionKind.DELETES
+    pod = view.pod(request.key)
+    if pod is not None and pod.uid == request.uid and not _applicable_budgets(pod, kind, view):
+        return ALLOWED
+    pod = yield from ReadPod(request.key)
+    if pod is None or pod.uid != request.uid:
         return ALLOWED
     if not pod.ready or pod.terminating or (by_controller and pod.granted):
         return ALLOWED
-    kind = DisruptionKind.CONTROLLER_DELETES if by_controller else DisruptionKind.DELETES
     answer = yield from _decide(DisruptionRequest(pod, kind, ChargeSource.DELETE, request.dry_run), view)
     return answer if answer.allowed else replace(answer, code=403, retry_after_seconds=0)
 
 
 def _evict(eviction: EvictionRequest, view: EvictionView) -> _Review:
     key, uid = eviction.key, eviction.uid
+    if not _is_pod_key(key):
+        return _not_found(key)
     pod = view.pod(key)
-    identified = pod is not None and _is_identified(pod, uid)
-    if pod is None or (_enabled_budgets(pod, view) and _is_doubtful(pod, uid)):
-        pod, identified = (yield from ReadPod(key)), True
-        if pod is None:
-            return _not_found(key)
-        if uid not in {"", pod.uid}:
-            return ALLOWED
-        if pod.in_between and not uid and _enabled_budgets(pod, view):
-            return _name_passes_on(pod)
-    if not _enabled_budgets(pod, view):
+    if pod is not None and uid in {"", pod.uid} and not _enabled_budgets(pod, view):
+        return ALLOWED
+    pod = yield from ReadPod(key)
+    if pod is None:
+        return _not_found(key)
+    if uid not in {"", pod.uid} or not _enabled_budgets(pod, view):
         return ALLOWED
     request = DisruptionRequest(
         pod, DisruptionKind.EVICTIONS, ChargeSource.EVICTION, eviction.dry_run, eviction.reservation
     )
-    return (yield from (_decide(request, view) if identified else _decide_by_name(request, view)))
-
-
-def _decide_by_name(request: DisruptionRequest, view: EvictionView) -> _Review:
-    """A charge for a pod that is gone lasts until the next count, which finds nothing missing for it."""
-    pod = request.pod
-    yield from StartPodRead(pod.key)
     answer = yield from _decide(request, view)
-    stored = yield from AwaitPodRead()
-    if stored is None:
-        return _not_found(pod.key)
-    if stored.in_between:
-        return _name_passes_on(stored)
-    return answer if stored.uid == pod.uid else (yield from _decide(replace(request, pod=stored), view))
+    if not answer.allowed:
+        return answer
+    return replace(answer, uid="" if uid else pod.uid, exact=pod.pending and not pod.node)
+
+
+def _is_pod_key(key: Key) -> bool:
+    return bool(_NAMESPACE.fullmatch(key.namespace) and len(key.name) <= _LONGEST_NAME and _NAME.fullmatch(key.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +176,11 @@ def _check_budgets(
     request: DisruptionRequest, view: EvictionView, *, fresh: bool
 ) -> Generator[Step, Any, Answer | _Restart]:
     pod = request.pod
-    budgets = [budget for budget in _enabled_budgets(pod, view) if request.kind in budget.apply_to]
+    budgets = _applicable_budgets(pod, request.kind, view)
     if not budgets:
         return ALLOWED
+    if reason := too_many(pod, budgets):
+        return _refuse(f"{reason.sentence}: {reason.remedy}", [reason.sentence])
     node_domains = yield from _node_domains(pod, view, fresh=fresh)
     charge = _charge_request(request, budgets, node_domains, view)
     forecast = _judge(charge)
@@ -201,8 +213,8 @@ def _check_unready(
         pod = yield from ReadPod(request.pod.key)
         if pod is None:
             return _not_found(request.pod.key)
-        if pod.in_between:
-            return _name_passes_on(pod)
+        if pod.uid != request.pod.uid:
+            return _replaced(pod)
         request = replace(request, pod=pod)
         if pod.ready or not pod.stays:
             return _Restart(request)
@@ -243,6 +255,10 @@ def _enabled_budgets(pod: PodFacts, view: EvictionView) -> list[Budget]:
     return [budget for budget in view.budgets_of(pod) if budget.enforcement is not Enforcement.OFF]
 
 
+def _applicable_budgets(pod: PodFacts, kind: DisruptionKind, view: EvictionView) -> list[Budget]:
+    return [budget for budget in _enabled_budgets(pod, view) if kind in budget.apply_to]
+
+
 def _charge_request(
     request: DisruptionRequest, budgets: Sequence[Budget], node_domains: NodeDomains, view: EvictionView
 ) -> ChargeRequest:
@@ -268,16 +284,6 @@ def _judge(charge: ChargeRequest) -> PodVerdict:
     return judge_all(charge.cases, charge.pod, charge.node_domains, peers, charge.kind, charge.owner)
 
 
-def _is_identified(pod: PodFacts, uid: str) -> bool:
-    """Whether no other pod can have its name by now."""
-    return uid == pod.uid if uid else not pod.name_comes_back
-
-
-def _is_doubtful(pod: PodFacts, uid: str) -> bool:
-    """Whether stale facts could let another pod, or one that is healthy by now, go without a charge."""
-    return uid not in {"", pod.uid} or not pod.ready or pod.pending or not pod.active
-
-
 def _exempting(verdicts: Iterable[BudgetVerdict | None]) -> list[Key]:
     return [verdict.budget for verdict in verdicts if verdict is not None and verdict.reason.code in _EXEMPT]
 
@@ -289,12 +295,13 @@ def _relies_on_charge(forecast: PodVerdict) -> bool:
 
 
 def _not_found(key: Key) -> Answer:
-    """In the API server's words. If it looked itself it would take the next pod of that name, which was never reviewed."""
+    """In the API server's words. If it looked itself it could take the next pod of that name, which was never reviewed."""
     return Answer(allowed=False, message=f'pods "{key.name}" not found', code=404)
 
 
-def _name_passes_on(pod: PodFacts) -> Answer:
-    return _refuse(f"{pod.in_between}: ask again in a moment", [pod.in_between], _NAME_PASSES_ON_SECONDS)
+def _replaced(pod: PodFacts) -> Answer:
+    text = f"another pod has the name {pod.key} since a moment ago"
+    return _refuse(f"{text}: ask again", [text], _REPLACED_SECONDS)
 
 
 def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Answer:

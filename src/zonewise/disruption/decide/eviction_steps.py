@@ -41,9 +41,10 @@ class EvictionRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRequest:
-    """`pod` is the stored object, which comes with the request."""
+    """`uid` is that of the object which comes with the request; nothing else of it is believed."""
 
-    pod: PodFacts | None
+    key: Key
+    uid: str
     deleter: PodDeleter
     dry_run: bool = False
 
@@ -101,18 +102,6 @@ class ReadPod(_Step[PodFacts | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartPodRead(_Step[None]):
-    """Begin `ReadPod` and go on. Only ever the first step; `AwaitPodRead` follows."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitPodRead(_Step[PodFacts | None]):
-    """Result: that of `StartPodRead`."""
-
-
-@dataclass(frozen=True, slots=True)
 class ReadNode(_Step[NodeDomains | None]):
     """Result: the cached nodes with this one as stored, or None if it does not exist."""
 
@@ -151,15 +140,21 @@ class Report(_Step[None]):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of the review. `causes` are sentences for the status of a refusal."""
+    """The end of the review. `causes` are sentences for the status of a refusal.
+
+    `uid` is that of the pod which an allowed eviction may take, if the eviction does not say itself. `exact`: only as it
+    was read last.
+    """
 
     allowed: bool
     message: str = ""
     code: int = 0
     causes: tuple[str, ...] = ()
     retry_after_seconds: int = 0
+    uid: str = ""
+    exact: bool = False
 
 
-Step = ReadPod | StartPodRead | AwaitPodRead | ReadNode | ReadBudgets | ReadPdbs | Charge | Report
+Step = ReadPod | ReadNode | ReadBudgets | ReadPdbs | Charge | Report
 
 ALLOWED: Final = Answer(allowed=True)

@@ -1,9 +1,13 @@
 """Ledger of one budget: disruptions that are charged and not over yet, and how the entries age. Pure.
 
 An entry is made before a pod is evicted. Its key is the pod's uid, since StatefulSets reuse names. It is confirmed once
-the pod leaves, and given up if the pod stays. It is dropped some time after the pod is gone, so that a webhook with stale
-caches never finds a pod that looks healthy and is not charged. Ages are measured on the leader's own monotonic clock
-from what it observed itself, never from written times: wall clocks jump.
+the pod leaves. It is dropped some time after the pod is gone, so that a webhook with stale caches never finds a pod that
+looks healthy and is not charged. Ages are measured on the leader's own monotonic clock from what it observed itself,
+never from written times: wall clocks jump.
+
+The entry of a pod that stays is closed after a moment: no further request may rely on it, so asking again prolongs
+nothing. From then on it lasts as long as an API server may still work on a request that was allowed before, and is given
+up when the pod, read once more, still stays. docs/decisions/0007 has the reasons.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from zonewise.disruption.decide.pods import PodFacts
 
 MOST_ENTRIES: Final = 2000
 GONE_SECONDS: Final = 15.0
-UNCONFIRMED_SECONDS: Final = 120.0
+OPEN_SECONDS: Final = 10.0
+"""How long further requests for a pod may rely on its charge: kubectl asks again after 5 s."""
+OWN_OPEN_SECONDS: Final = 60.0
+"""The same for charges of the leader itself, whose evictions back off."""
+REQUEST_SECONDS: Final = 60.0
+"""How long a request may live: the default of --request-timeout of API servers."""
+_SLACK_SECONDS: Final = 5.0
+UNSEEN_SECONDS: Final = 120.0
 
 
 class ChargeSource(StrEnum):
@@ -25,6 +36,9 @@ class ChargeSource(StrEnum):
     DELETE = "Delete"
     ROLLOUT = "Rollout"
     SCALE_DOWN = "ScaleDown"
+
+
+_OF_WEBHOOKS: Final = frozenset({ChargeSource.EVICTION, ChargeSource.DELETE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,7 @@ class LedgerEntry:
     time: str = ""
     source: ChargeSource = ChargeSource.EVICTION
     confirmed: bool = False
+    closed: bool = False
     text: str = field(default="", init=False, repr=False, compare=False)
     """Its line in the status, cached: a long ledger is written again with every charge."""
 
@@ -64,6 +79,7 @@ class ChargeStanding(StrEnum):
     """What the leader observed of a charged pod."""
 
     WAITING = "Waiting"
+    CLOSED = "Closed"
     GRANTED = "Granted"
     LEAVING = "Leaving"
     GONE = "Gone"
@@ -71,11 +87,8 @@ class ChargeStanding(StrEnum):
 
 
 class PodSighting(NamedTuple):
-    """`charged_at` is the time in the entry. It only distinguishes a charge from a later one of the same pod."""
-
     standing: ChargeStanding
     since_seconds: float
-    charged_at: str = ""
 
 
 Sightings = Mapping[str, PodSighting]
@@ -84,60 +97,82 @@ Sightings = Mapping[str, PodSighting]
 Ended charges are remembered as long as they are in the ledger, since not every count is published.
 """
 
-_LIFETIME_SECONDS: Final = {
-    ChargeStanding.WAITING: UNCONFIRMED_SECONDS,
-    ChargeStanding.NEVER_SEEN: UNCONFIRMED_SECONDS,
-    ChargeStanding.GONE: GONE_SECONDS,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class UpdatedLedger:
-    """`given_up`: charged pods that stayed. `next_seconds`: when the next entry ages."""
+    """`given_up`: charged pods that stayed. `doubtful`: those that seem to, and must be read first.
+
+    `next_seconds`: when the next entry ages.
+    """
 
     ledger: Ledger
     sightings: Sightings
     given_up: tuple[LedgerEntry, ...] = ()
+    doubtful: tuple[LedgerEntry, ...] = ()
     next_seconds: float | None = None
 
 
 def update_ledger(
-    ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float
+    ledger: Ledger,
+    sightings: Sightings,
+    pods: Mapping[str, PodFacts],
+    now_seconds: float,
+    *,
+    read: Collection[str] = (),
+    request_seconds: float = REQUEST_SECONDS,
 ) -> UpdatedLedger:
-    """The ledger after observing its pods (by uid; only charged ones matter). `now_seconds` is of a monotonic clock."""
+    """The ledger after observing its pods (by uid; only charged ones matter). `now_seconds` is of a monotonic clock.
+
+    `read` has the uids of doubtful pods that stay, as the API server has them.
+    """
+    lifetimes = {
+        ChargeStanding.CLOSED: request_seconds + _SLACK_SECONDS,
+        ChargeStanding.NEVER_SEEN: max(UNSEEN_SECONDS, request_seconds + _SLACK_SECONDS),
+        ChargeStanding.GONE: GONE_SECONDS,
+    }
     kept: dict[str, LedgerEntry] = {}
     observed: dict[str, PodSighting] = {}
-    given_up: list[LedgerEntry] = []
+    given_up, doubtful, changes = list[LedgerEntry](), list[LedgerEntry](), list[float]()
     for uid, entry in ledger.items():
         sighting = observed[uid] = _observe(entry, pods.get(uid), sightings.get(uid), now_seconds)
-        if now_seconds < _end_seconds(sighting):
-            kept[uid] = _with_confirmation(entry, sighting.standing)
-        elif sighting.standing is ChargeStanding.WAITING:
-            given_up.append(entry)
-    ends = [end for uid in kept if (end := _end_seconds(observed[uid])) != float("inf")]
-    return UpdatedLedger(kept, observed, tuple(given_up), min(ends, default=None))
+        end = sighting.since_seconds + lifetimes.get(sighting.standing, float("inf"))
+        stays = sighting.standing is ChargeStanding.CLOSED
+        if now_seconds >= end and (not stays or uid in read):
+            given_up += [entry] if stays else []
+            continue
+        if now_seconds >= end:
+            doubtful.append(entry)
+        kept[uid] = _aged(entry, sighting, now_seconds)
+        changes += [change for change in (_closes(entry, sighting), end) if now_seconds < change < float("inf")]
+    return UpdatedLedger(kept, observed, tuple(given_up), tuple(doubtful), min(changes, default=None))
 
 
 def _observe(entry: LedgerEntry, pod: PodFacts | None, last: PodSighting | None, now_seconds: float) -> PodSighting:
-    before = last if last is not None and last.charged_at == entry.time else None
-    standing = _standing(pod, before)
-    if before is not None and before.standing is standing:
-        return before
-    return PodSighting(standing, now_seconds, entry.time)
+    standing = _standing(entry, pod, last)
+    return last if last is not None and last.standing is standing else PodSighting(standing, now_seconds)
 
 
-def _standing(pod: PodFacts | None, before: PodSighting | None) -> ChargeStanding:
+def _standing(entry: LedgerEntry, pod: PodFacts | None, last: PodSighting | None) -> ChargeStanding:
     if pod is None:
-        never_seen = before is None or before.standing is ChargeStanding.NEVER_SEEN
+        never_seen = last is None or last.standing is ChargeStanding.NEVER_SEEN
         return ChargeStanding.NEVER_SEEN if never_seen else ChargeStanding.GONE
     if pod.terminating or pod.disruption_target:
         return ChargeStanding.LEAVING
     # Its controller may use the grant at any time, so the charge lasts as long as the grant.
-    return ChargeStanding.GRANTED if pod.granted else ChargeStanding.WAITING
+    if pod.granted:
+        return ChargeStanding.GRANTED
+    return ChargeStanding.CLOSED if entry.closed else ChargeStanding.WAITING
 
 
-def _end_seconds(sighting: PodSighting) -> float:
-    return sighting.since_seconds + _LIFETIME_SECONDS.get(sighting.standing, float("inf"))
+def _aged(entry: LedgerEntry, sighting: PodSighting, now_seconds: float) -> LedgerEntry:
+    aged = _with_confirmation(entry, sighting.standing)
+    return replace(aged, closed=True) if now_seconds >= _closes(entry, sighting) else aged
+
+
+def _closes(entry: LedgerEntry, sighting: PodSighting) -> float:
+    if sighting.standing is not ChargeStanding.WAITING:
+        return float("inf")
+    return sighting.since_seconds + (OPEN_SECONDS if entry.source in _OF_WEBHOOKS else OWN_OPEN_SECONDS)
 
 
 def _with_confirmation(entry: LedgerEntry, standing: ChargeStanding) -> LedgerEntry:

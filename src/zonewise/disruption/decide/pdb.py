@@ -12,10 +12,11 @@ from typing import Final
 
 from zonewise.disruption.decide.pods import PodFacts, PodStage
 from zonewise.objects import Key, key_of
-from zonewise.objects.policy import PodDisruptionBudget
+from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from zonewise.topology import Reason
 
 _NOT_OBSERVED_SECONDS: Final = 10
+_MOST_DISRUPTED: Final = 2000
 
 CANNOT_EVICT: Final = "Cannot evict pod as it would violate the pod's disruption budget."
 SEVERAL: Final = "SeveralStockBudgets"
@@ -49,15 +50,35 @@ def refusal(
         reason = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
         cause = f"The disruption budget {name} is still being processed by the server."
         return PdbRefusal(CANNOT_EVICT, reason, cause, _NOT_OBSERVED_SECONDS)
+    if problem := _forbidden(status):
+        reason = Reason("StockBudget", f"PodDisruptionBudget {key} forbids evictions: {problem}")
+        return PdbRefusal(f'poddisruptionbudget.policy "{name}" is forbidden: {problem}', reason, code=403)
     if status.disruptions_allowed > (spent or {}).get(key, 0):
         return None
-    needs, has = status.desired_healthy, status.current_healthy
-    reason = Reason(
-        "StockBudget",
-        f"PodDisruptionBudget {key} allows no further disruption: it needs {needs} healthy pods and has {has}",
+    why = _why_none(status)
+    reason = Reason("StockBudget", f"PodDisruptionBudget {key} allows no further disruption: it{why}")
+    return PdbRefusal(CANNOT_EVICT, reason, f"The disruption budget {name}{why}")
+
+
+def _forbidden(status: PodDisruptionBudgetStatus) -> str:
+    if status.disruptions_allowed < 0:
+        return "pdb disruptions allowed is negative"
+    if len(status.disrupted_pods) > _MOST_DISRUPTED:
+        return "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+    return ""
+
+
+def _why_none(status: PodDisruptionBudgetStatus) -> str:
+    """The numbers can't be relied on after a failed sync, so that comes first."""
+    denial = next(
+        (entry for entry in status.conditions if entry.type == "DisruptionAllowed" and entry.status == "False"), None
     )
-    cause = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
-    return PdbRefusal(CANNOT_EVICT, reason, cause)
+    none = " does not allow evicting pods currently"
+    if denial is not None and denial.message and denial.reason == "SyncFailed":
+        return f"{none} because it failed sync: {denial.message}"
+    if status.current_healthy <= status.desired_healthy:
+        return f" needs {status.desired_healthy} healthy pods and has {status.current_healthy} currently"
+    return f"{none} ({denial.reason}): {denial.message}" if denial is not None and denial.message else none
 
 
 def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:

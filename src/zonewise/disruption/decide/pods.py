@@ -73,9 +73,6 @@ The pods of a controller that is missing here count as unmanaged.
 """
 
 
-_FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
-
-
 class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`leaving`: about to be deleted, by an eviction in progress or by a grant, and not terminating yet."""
 
@@ -113,25 +110,6 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def key(self) -> Key:
         return Key(self.namespace, self.name)
-
-    @property
-    def name_comes_back(self) -> bool:
-        """Whether the next pod may have the same name: some controllers give every pod a new one."""
-        return self.controller is None or self.controller.kind not in _FRESH_NAMES
-
-    @property
-    def in_between(self) -> str:
-        """Why an eviction by name may hit another pod; empty if it can't.
-
-        An API server retries an eviction while the pod changes, and by then the next pod may have the name.
-        """
-        if not self.name_comes_back:
-            return ""
-        if self.terminating:
-            return f"pod {self.key} is leaving already, and the next one has its name"
-        if self.pending and not self.node:
-            return f"pod {self.key} has no node yet, and one before it had its name"
-        return ""
 
     @property
     def pending(self) -> bool:

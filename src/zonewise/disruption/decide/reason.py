@@ -26,6 +26,7 @@ class DisruptionCode(StrEnum):
     # Refused.
     NOT_OBSERVED = "NotObserved"
     SYNC_FAILED = "SyncFailed"
+    STATUS_NEWER = "StatusNewer"
     DOMAIN_NOT_COUNTED = "DomainNotCounted"
     FROZEN = "Frozen"
     NO_CONTROLLER = "NoController"
@@ -33,6 +34,8 @@ class DisruptionCode(StrEnum):
     KEEPS_SPREAD = "KeepsSpread"
     TOO_FEW_HEALTHY = "TooFewHealthy"
     LEDGER_FULL = "LedgerFull"
+    CHARGE_UNUSED = "ChargeUnused"
+    TOO_MANY_BUDGETS = "TooManyBudgets"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,32 +30,34 @@ from zonewise.objects.policy import (
     StatusCondition,
     TopologyDisruptionBudget,
     TopologyDisruptionBudgetStatus,
+    charge_lines,
 )
+from zonewise.objects.stored import NewerError, require_known
 
 DISRUPTION_ALLOWED: Final = "DisruptionAllowed"
 SYNC_FAILED: Final = "SyncFailed"
 
+VERSION: Final = 1
+"""Of the status with its ledger, see `objects.stored`."""
 _DOMAINS_NAMED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedStatus:
-    """`observed_generation`: the generation of the spec that was counted; 0 before the first count."""
+    """`observed_generation`: the generation of the spec that was counted; 0 before the first count.
+
+    `refusal`: why the stored status must be left as it is; nothing else is known then.
+    """
 
     observed_generation: int = 0
     numbers: BudgetAllowance = NO_NUMBERS
     ledger: Ledger = field(default_factory=dict)
     departures: tuple[Departure, ...] = ()
     conditions: tuple[StatusCondition, ...] = ()
+    refusal: str = ""
 
     def condition(self, condition_type: str) -> StatusCondition | None:
         return next((condition for condition in self.conditions if condition.type == condition_type), None)
-
-    @property
-    def failure(self) -> str:
-        """Why the pods could not be counted; empty if they were."""
-        condition = self.condition(DISRUPTION_ALLOWED)
-        return condition.message if condition is not None and condition.reason == SYNC_FAILED else ""
 
 
 def published(
@@ -150,6 +152,8 @@ def refunded(status: PublishedStatus, uids: Collection[str]) -> PublishedStatus:
 def read(budget: Budget, stored: TopologyDisruptionBudget) -> PublishedStatus:
     """The status of the object. Numbers are taken as published, not computed again."""
     status = stored.status
+    if problem := refusal(stored):
+        return PublishedStatus(refusal=problem)
     tally = _tally(status)
     domains = {
         domain.name: DomainAllowance(
@@ -163,7 +167,7 @@ def read(budget: Budget, stored: TopologyDisruptionBudget) -> PublishedStatus:
     return PublishedStatus(
         observed_generation=status.observed_generation,
         numbers=numbers,
-        ledger=ledger_of(_entry(line) for line in status.charges.splitlines() if line),
+        ledger=ledger_of(map(_entry, charge_lines(status.charges))),
         departures=tuple(
             Departure(line.owner, BudgetDomainKey(line.domain, not line.outside), line.missing, line.slots)
             for line in status.departures
@@ -172,10 +176,20 @@ def read(budget: Budget, stored: TopologyDisruptionBudget) -> PublishedStatus:
     )
 
 
+def refusal(stored: TopologyDisruptionBudget) -> str:
+    """Why the status must be left as it is: a newer release wrote it. Empty if it need not."""
+    try:
+        require_known(stored.status.version, VERSION, "its status")
+    except NewerError as error:
+        return str(error)
+    return ""
+
+
 def document(status: PublishedStatus) -> dict[str, Any]:
     """For the API, always with every field, so that it may be sent whole or as a merge patch."""
     numbers, tally = status.numbers, status.numbers.tally
     return {
+        "version": VERSION,
         "observedGeneration": status.observed_generation,
         "expectedPods": tally.expected,
         "uncoveredPods": tally.uncovered,
@@ -204,6 +218,8 @@ def allowed_by_domain(numbers: BudgetAllowance) -> str:
 
 
 def _disruption_allowed(budget: Budget, numbers: BudgetAllowance) -> StatusCondition:
+    if failure := numbers.tally.failure:
+        return StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message=failure)
     if numbers.allowed:
         return StatusCondition(
             type=DISRUPTION_ALLOWED, status="True", reason="SufficientPods", message=allowed_by_domain(numbers)
@@ -238,6 +254,7 @@ def _tally(status: TopologyDisruptionBudgetStatus) -> DomainCount:
         domains={domain.name: DomainFill(domain.slots, domain.healthy) for domain in status.domains},
         surplus={line.owner: line.pods for line in status.surplus},
         outside={line.domain: line.slots for line in status.outside},
+        failure=next((condition.message for condition in status.conditions if condition.reason == SYNC_FAILED), ""),
     )
 
 
@@ -254,6 +271,7 @@ def _entry(text: str) -> LedgerEntry:
         time=line.time,
         source=source,
         confirmed=line.confirmed,
+        closed=line.closed,
     )
 
 
@@ -269,9 +287,8 @@ def _domain_line(domain: DomainAllowance) -> dict[str, Any]:
 
 
 def _text(entry: LedgerEntry) -> str:
-    line = BudgetCharge(
-        entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source), entry.confirmed
-    )
+    words = (entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source))
+    line = BudgetCharge(*words, entry.confirmed, entry.closed)
     text = f"{line}\n"
     object.__setattr__(entry, "text", text)  # derived from the other fields, so the value stays the same
     return text

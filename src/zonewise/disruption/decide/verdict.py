@@ -19,6 +19,8 @@ from zonewise.disruption.decide.reason import DisruptionCode, DisruptionReason
 from zonewise.disruption.decide.status import PublishedStatus
 from zonewise.objects import Key
 
+MOST_BUDGETS: Final = 16
+"""On one pod. They are charged one after the other, each by a write, within the deadline of a webhook."""
 _NOWHERE: Final = BudgetDomainKey("", covered=False)
 
 
@@ -69,6 +71,16 @@ class PodVerdict:
     def charges(self) -> tuple[BudgetVerdict, ...]:
         """Only meaningful if no budget denies."""
         return tuple(verdict for verdict in self.verdicts if verdict.verdict is EvictionVerdict.CHARGE)
+
+
+def too_many(pod: PodFacts, budgets: Sequence[Budget]) -> DisruptionReason | None:
+    """Why a pod under so many budgets is kept, whatever each of them says."""
+    if len(budgets) <= MOST_BUDGETS:
+        return None
+    text = f"pod {pod.key} is under {len(budgets)} budgets, and no more than {MOST_BUDGETS} can be charged at once"
+    names = ", ".join(sorted(budget.key.name for budget in budgets)[:3])
+    remedy = f"let fewer budgets select it; the first are {names}"
+    return DisruptionReason(DisruptionCode.TOO_MANY_BUDGETS, text, {"budgets": str(len(budgets))}, remedy)
 
 
 def depends_on_counts(verdicts: Iterable[BudgetVerdict], budgets: Iterable[Budget]) -> bool:
@@ -131,7 +143,7 @@ def _freezes(budget: Budget, kind: DisruptionKind) -> bool:
 
 
 def _judge_pod(case: BudgetCase, pod: PodFacts, node_domains: NodeDomains) -> BudgetVerdict | None:
-    """The verdict if the pod is allowed whatever the counts are."""
+    """The verdict if it is the same whatever the counts are."""
     budget = case.budget
     if pod.stage is not PodStage.RUNNING or pod.terminating:
         state = "terminating" if pod.terminating else str(pod.stage).lower()
@@ -139,7 +151,13 @@ def _judge_pod(case: BudgetCase, pod: PodFacts, node_domains: NodeDomains) -> Bu
     domain_key = node_domains.domain_key(budget, pod)
     if not domain_key.covered:
         return _allow(case, DisruptionCode.NOT_COVERED, f"budget {budget.key} does not cover node {pod.node}")
-    if pod.uid in case.status.ledger:
+    if case.status.refusal:
+        remedy = "upgrade Zonewise, or go back to the release that wrote it"
+        return _deny(case, domain_key, DisruptionCode.STATUS_NEWER, f"is not judged: {case.status.refusal}", remedy)
+    if entry := case.status.ledger.get(pod.uid):
+        if entry.closed and not entry.confirmed:
+            text = f"let pod {pod.key} go a moment ago, and it is still there"
+            return _deny(case, domain_key, DisruptionCode.CHARGE_UNUSED, text, "ask again when that charge has ended")
         return _allow(
             case, DisruptionCode.ALREADY_CHARGED, f"pod {pod.key} is charged to budget {budget.key} already", domain_key
         )
@@ -163,13 +181,13 @@ def _judge_counts(
         return _deny(
             case, domain_key, DisruptionCode.NOT_OBSERVED, "was changed and is not counted yet", "retry in a moment"
         )
-    if status.failure:
+    if failure := status.numbers.tally.failure:
         return _deny(
             case,
             domain_key,
             DisruptionCode.SYNC_FAILED,
-            f"could not be counted: {status.failure}",
-            "correct the budget",
+            f"could not be counted: {failure}",
+            "correct the budget, or select only pods of controllers with a scale",
         )
     domain = status.numbers.domains.get(domain_key.domain)
     if domain is None:

@@ -16,8 +16,10 @@ from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.ledger import Ledger
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts, comes_back, gives_up
 from zonewise.disruption.decide.selectors import BudgetSelectors
+from zonewise.kube.client.client import Client
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import NODES, PODS, Key, Metadata, Node, OwnerReference, Pod
 from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, ReplicaSet, StatefulSet
 from zonewise.objects.change import Change
@@ -47,6 +49,7 @@ WorkloadHandler = Callable[[WorkloadKey], None]
 ControllerHandler = Callable[[PodFacts], None]
 
 _NONE: Final[dict[Key, None]] = {}
+_READ_SECONDS: Final = 2.0
 
 
 class DisruptionInformers:
@@ -279,6 +282,14 @@ class DisruptionInformers:
         for handler in self._workload_handlers:
             for workload in workloads:
                 handler(workload)
+
+
+async def read_pod(client: Client, key: Key) -> Pod | None:
+    """The pod as the API server has it now; None if there is none."""
+    try:
+        return await client.get(PODS, key.name, key.namespace, deadline_seconds=_READ_SECONDS)
+    except NotFound:
+        return None
 
 
 def owner_uid_of(pod: PodFacts, sources: DisruptionInformers) -> str:

@@ -20,7 +20,6 @@ from zonewise.disruption.decide.charge import ChargeAnswer, ChargeResult
 from zonewise.disruption.decide.eviction import BUSY_SECONDS, DisruptionReview
 from zonewise.disruption.decide.eviction_steps import (
     Answer,
-    AwaitPodRead,
     Charge,
     DeleteRequest,
     DisruptionRequest,
@@ -31,14 +30,13 @@ from zonewise.disruption.decide.eviction_steps import (
     ReadPdbs,
     ReadPod,
     Report,
-    StartPodRead,
     Step,
 )
 from zonewise.disruption.decide.pdb import CANNOT_EVICT
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts
 from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict
-from zonewise.disruption.watch.informers import DisruptionInformers, owner_uid_of, selector_of
+from zonewise.disruption.watch.informers import DisruptionInformers, owner_uid_of, read_pod, selector_of
 from zonewise.disruption.webhook.charger import Charger
 from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, deleter
@@ -48,10 +46,11 @@ from zonewise.kube.server.admission import Webhook
 from zonewise.kube.watch.cache import trouble_of
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
 from zonewise.kube.wire.errors import ErrorCause, NotFound
-from zonewise.objects import NODES, PODS, Key, Pod, micro_time
+from zonewise.objects import NODES, Key, Pod, micro_time
 from zonewise.objects.change import Change
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
+    DeleteOptions,
     Eviction,
     PodDisruptionBudget,
     TopologyDisruptionBudget,
@@ -86,9 +85,12 @@ class EvictionGuard:
         store: BudgetStore,
         leader: LeaderMonitor,
         *,
+        may_patch: Callable[[], bool] = lambda: True,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
+        """`may_patch`: no while evictions come from a validating webhook configuration, whose answers may have no patch."""
         self._client = client
+        self._may_patch = may_patch
         self._informers = informers
         self._store = store
         self._charger = Charger(store)
@@ -117,33 +119,33 @@ class EvictionGuard:
             dry_run=review.dry_run or bool(options and options.dry_run),
             reservation=body.metadata.annotations.get(RESERVED, ""),
         )
-        return _verdict(await self._answer(DisruptionReview(request, self._view)))
+        answer, version = await self._answer(DisruptionReview(request, self._view))
+        conditions = {"uid": answer.uid, "resourceVersion": version if answer.exact else ""}
+        return _verdict(answer, _preconditions(conditions, options) if self._may_patch() else ())
 
     async def review_delete(self, review: Review[Pod]) -> AdmissionVerdict:
-        pod = PodFacts.of(review.old_object) if review.old_object is not None else None
-        request = DeleteRequest(pod, deleter(review.user_info), review.dry_run)
-        return _verdict(await self._answer(DisruptionReview(request, self._view)))
+        pod = (review.old_object or Pod()).metadata
+        key = Key(review.namespace, review.name or pod.name)  # without a name if it is one of a collection
+        request = DeleteRequest(key, pod.uid, deleter(review.user_info), review.dry_run)
+        answer, _ = await self._answer(DisruptionReview(request, self._view))
+        return _verdict(answer)
 
-    async def _answer(self, review: DisruptionReview) -> Answer:
-        step = review.next_step()
-        if isinstance(step, StartPodRead):
-            async with asyncio.TaskGroup() as group:
-                pod_read = group.create_task(self._read_pod(step.key))
-                await self._perform_all(review, review.next_step())
-            step = review.next_step(pod_read.result())
-        answer = await self._perform_all(review, step)
-        assert isinstance(answer, Answer)
-        return answer
-
-    async def _perform_all(self, review: DisruptionReview, step: Step | Answer) -> Step | Answer:
-        while not isinstance(step, Answer | AwaitPodRead):
-            step = review.next_step(await self._perform(step))
-        return step
+    async def _answer(self, review: DisruptionReview) -> tuple[Answer, str]:
+        """With the version of the pod that was read last."""
+        step, version = review.next_step(), ""
+        while not isinstance(step, Answer):
+            if isinstance(step, ReadPod):
+                pod = await read_pod(self._client, step.key)
+                version = pod.metadata.resource_version if pod is not None else ""
+                step = review.next_step(PodFacts.of(pod) if pod is not None else None)
+            else:
+                step = review.next_step(await self._perform(step))
+        return step, version
 
     async def _perform(self, step: Step) -> object:
         match step:
-            case ReadPod(key):
-                return await self._read_pod(key)
+            case ReadPod():
+                raise AssertionError(f"{step} is performed by _answer")
             case ReadNode(name):
                 return await self._read_node(name)
             case ReadBudgets(keys):
@@ -155,14 +157,6 @@ class EvictionGuard:
             case Report(reported, answers):
                 self._report(reported, answers)
                 return None
-            case StartPodRead() | AwaitPodRead():
-                raise AssertionError(f"{step} is performed by _answer")
-
-    async def _read_pod(self, key: Key) -> PodFacts | None:
-        try:
-            return PodFacts.of(await self._client.get(PODS, key.name, key.namespace, deadline_seconds=_READ_SECONDS))
-        except NotFound:
-            return None
 
     async def _read_node(self, name: str) -> NodeDomains | None:
         try:
@@ -229,9 +223,25 @@ def _view(
     )
 
 
-def _verdict(answer: Answer) -> AdmissionVerdict:
+def _preconditions(conditions: Mapping[str, str], options: DeleteOptions | None) -> Sequence[Mapping[str, Any]]:
+    """The JSON patch that adds these to an eviction, beside what it has; what it has itself stays."""
+    present = options.preconditions if options is not None and options.preconditions is not None else None
+    version = present.resource_version if present is not None else ""
+    added = {name: text for name, text in conditions.items() if text and not (name == "resourceVersion" and version)}
+    if not added:
+        return ()
+    if options is None:
+        return [{"op": "add", "path": "/deleteOptions", "value": {"preconditions": added}}]
+    if present is None:
+        return [{"op": "add", "path": "/deleteOptions/preconditions", "value": added}]
+    return [
+        {"op": "add", "path": f"/deleteOptions/preconditions/{name}", "value": text} for name, text in added.items()
+    ]
+
+
+def _verdict(answer: Answer, patch: Sequence[Mapping[str, Any]] = ()) -> AdmissionVerdict:
     if answer.allowed:
-        return AdmissionVerdict.allow()
+        return AdmissionVerdict.allow(patch=patch)
     return AdmissionVerdict.deny(
         answer.message,
         code=answer.code,

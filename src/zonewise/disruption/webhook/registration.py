@@ -4,7 +4,8 @@ Deletes by the built-in workload controllers are decided inside the API server, 
 parameters are the budgets of the pod's namespace: a ready pod that an enforcing budget selects goes only with a grant,
 an annotation with the pod's own uid. No process of ours is on that path, so none can block it; without a leader there are
 only no new grants. A policy can't answer 429 and can't count. So evictions, and deletes by all other clients where a
-budget applies to those, go to the webhooks of `zonewise.disruption.webhook.guard`.
+budget applies to those, go to the webhooks of `zonewise.disruption.webhook.guard`. That of evictions is a mutating one:
+it adds the uid of the pod that it charged to the eviction's preconditions, so that the API server takes no other pod.
 
 `zonewise webhook` registers these documents; deploy/disruption.yaml contains them.
 """
@@ -88,8 +89,11 @@ def documents(
     client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str, *, has_policies: bool = True
 ) -> list[dict[str, Any]]:
     """All documents to register; `has_policies` since Kubernetes 1.30."""
-    webhooks = webhook_configuration(client_configs, system_namespace, policy_guards_controllers=has_policies)
-    return [delete_policy(system_namespace), delete_policy_binding(), webhooks] if has_policies else [webhooks]
+    webhooks = [
+        eviction_configuration(client_configs[EVICTIONS], system_namespace),
+        delete_configuration(client_configs[DELETES], system_namespace, policy_guards_controllers=has_policies),
+    ]
+    return [delete_policy(system_namespace), delete_policy_binding(), *webhooks] if has_policies else webhooks
 
 
 def delete_policy(system_namespace: str) -> dict[str, Any]:
@@ -161,39 +165,44 @@ def _list(words: Sequence[str]) -> str:
     return "[" + ", ".join(f"'{word}'" for word in words) + "]"
 
 
-def webhook_configuration(
-    client_configs: Mapping[str, Mapping[str, Any]],
+def eviction_configuration(
+    client_config: Mapping[str, Any], system_namespace: str, *, name: str = DISRUPTION_CONFIGURATION
+) -> dict[str, Any]:
+    """Evictions fail closed: without the webhook it is unknown what a budget allows. Path and CA bundle come later."""
+    evictions = {
+        "name": EVICTION_WEBHOOK,
+        "clientConfig": dict(client_config),
+        "rules": [{**_PODS_DELETED, "resources": ["pods/eviction"], "operations": ["CREATE"]}],
+        "failurePolicy": "Fail",
+        "timeoutSeconds": EVICTION_TIMEOUT_SECONDS,
+        **_shared(system_namespace),
+    }
+    return {
+        "apiVersion": _REGISTRATION,
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [evictions],
+    }
+
+
+def delete_configuration(
+    client_config: Mapping[str, Any],
     system_namespace: str,
     *,
     policy_guards_controllers: bool = True,
     name: str = DISRUPTION_CONFIGURATION,
 ) -> dict[str, Any]:
-    """`client_configs` has the address of EVICTIONS and of DELETES; the CA bundle is injected later.
+    """Deletes fail open: a cluster must be able to clean up. Path and CA bundle come later.
 
-    Evictions fail closed: without the webhook it is unknown what a budget allows. Deletes fail open: a cluster must be
-    able to clean up. On servers without admission policies, deletes by workload controllers come to the webhook, too.
+    On servers without admission policies, deletes by workload controllers come to the webhook, too.
     """
-    shared = {
-        "namespaceSelector": _guarded_namespaces(system_namespace),
-        "matchPolicy": "Equivalent",
-        "sideEffects": "NoneOnDryRun",
-        "admissionReviewVersions": ["v1"],
-    }
-    evictions = {
-        "name": EVICTION_WEBHOOK,
-        "clientConfig": dict(client_configs[EVICTIONS]),
-        "rules": [{**_PODS_DELETED, "resources": ["pods/eviction"], "operations": ["CREATE"]}],
-        "failurePolicy": "Fail",
-        "timeoutSeconds": EVICTION_TIMEOUT_SECONDS,
-        **shared,
-    }
     deletes = {
         "name": f"{DELETES}.zonewise.dev",
-        "clientConfig": dict(client_configs[DELETES]),
+        "clientConfig": dict(client_config),
         "rules": [_PODS_DELETED],
         "failurePolicy": "Ignore",
         "timeoutSeconds": DELETE_TIMEOUT_SECONDS,
-        **shared,
+        **_shared(system_namespace),
     }
     if policy_guards_controllers:  # servers with policies support match conditions
         deletes["matchConditions"] = [
@@ -205,7 +214,16 @@ def webhook_configuration(
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": name},
-        "webhooks": [evictions, deletes],
+        "webhooks": [deletes],
+    }
+
+
+def _shared(system_namespace: str) -> dict[str, Any]:
+    return {
+        "namespaceSelector": _guarded_namespaces(system_namespace),
+        "matchPolicy": "Equivalent",
+        "sideEffects": "NoneOnDryRun",
+        "admissionReviewVersions": ["v1"],
     }
 
 
