@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from bench.dns.churn import Churn
 from bench.dns.coredns import CoreDns
 from bench.dns.differential import free_port
 from bench.report import Row
-from zonewise.errors import ZonewiseError
 from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
@@ -181,8 +179,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=5, help="Seconds of load per run.")
     parser.add_argument("--rounds", type=int, default=3, help="Rounds per measurement.")
     options = parser.parse_args()
-    if not shutil.which("dnsperf"):
-        raise ZonewiseError("dnsperf is missing: install it, on Debian with `apt-get install dnsperf`")
     coredns.ensure()
     try:
         measure(options.seconds, options.rounds)

@@ -45,6 +45,7 @@ class DnsOptions:
     forward: bool
     forwarders: tuple[str, ...]
     queries_per_second: int
+    forwards_per_second: int
     cache_seconds: int
     stale_seconds: int
     log_queries: bool
@@ -63,6 +64,7 @@ def controller_config(options: DnsOptions) -> DnsControllerConfig:
         _upstreams(options),
         tuple(map(_checked_range, options.forwarders)),
         options.queries_per_second,
+        options.forwards_per_second,
         options.cache_seconds,
         options.stale_seconds,
         options.log_queries,

@@ -21,7 +21,12 @@ TOPOLOGY_ANSWERS: Final = Counter(
     ["reach"],
 )
 HANDED_OVER: Final = Counter("zonewise_dns_handed_over", "UDP queries passed to the TCP and forwarding worker")
-LIMITED: Final = Counter("zonewise_dns_limited", "Queries over the client's rate limit, redirected to TCP")
+LIMITED: Final = Counter("zonewise_dns_limited", "Queries over one of the client's rate limits, redirected to TCP")
+FORWARDS_REFUSED: Final = Counter(
+    "zonewise_dns_forwards_refused",
+    "Queries not forwarded because the client has its share under way, and older ones given up for newer ones",
+    ["reason"],
+)
 DROPPED: Final = Counter("zonewise_dns_dropped", "Queries or replies dropped because a queue was full")
 ERRORS: Final = Counter("zonewise_dns_errors", "Packets whose handling failed: each is a bug")
 NAMES: Final = Gauge("zonewise_dns_names", "Names in the cluster's domain")
@@ -65,6 +70,8 @@ def add_report(report: WorkerReport, zones: Mapping[str, str]) -> None:
         DENIALS.labels(kind).inc(report.answers[kind])
     for reach in ("near", "far"):
         TOPOLOGY_ANSWERS.labels(reach).inc(report.answers[reach])
+    for kind, reason in (("refused", "share"), ("given_up", "expired")):
+        FORWARDS_REFUSED.labels(reason).inc(report.answers[kind])
     HANDED_OVER.inc(report.answers["handed_over"])
     LIMITED.inc(report.limited)
     DROPPED.inc(report.dropped)

@@ -20,7 +20,7 @@ from support.dns.server import (
     slice_body,
     slices_path,
 )
-from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, scopes
+from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, scopes, token_in
 from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.cli.main import main
@@ -71,8 +71,11 @@ async def test_manifest_grants_exactly_the_rights_in_use(plane: Deployed, client
     (workload,) = [document for document in documents(manifest) if document["kind"] in {"Deployment", "DaemonSet"}]
     command, *arguments = workload["spec"]["template"]["spec"]["containers"][0]["args"]
     assert command == "dns"
-    server = Server(plane.plane, "--kubeconfig", str(config), *arguments, "--port", "0", "--processes", "1")
+    server = Server(
+        plane.plane, "--kubeconfig", str(config), *arguments, "--port", "0", "--metrics-port", "0", "--processes", "1"
+    )
     try:
+        assert server.program.scrape(token_in(config))[0] == 403
         assert server.answer_texts(NAME, client=IN_ZONE["zone-b"]) == ["A 10.0.21.1"]
         assert not plane.refused(ACCOUNT, namespace)
         assert plane.used(manifest, ACCOUNT, namespace) == scopes(manifest, ACCOUNT)

@@ -1,6 +1,6 @@
 """Invariants of the DNS server for any packet, and the fuzzing corpus, one packet per line in packets.txt.
 
-`fuzz` generates packets by the million; the unit tests go through the corpus.
+`make fuzz` generates packets by the million; the unit tests go through the corpus.
 """
 
 from __future__ import annotations
@@ -80,9 +80,3 @@ def seeds() -> list[bytes]:
 
 def kept() -> list[bytes]:
     return [bytes.fromhex(line) for line in KEPT.read_text().splitlines()]
-
-
-def keep(packets: set[bytes]) -> None:
-    KEPT.write_text(
-        "".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda packet: (len(packet), packet)))
-    )

@@ -42,11 +42,18 @@ class Server:
             raise
 
     def ask(
-        self, name: str, kind: str = "A", *, client: str = "127.0.0.1", tcp: bool = False, **more: Any
+        self,
+        name: str,
+        kind: str = "A",
+        *,
+        client: str = "127.0.0.1",
+        tcp: bool = False,
+        timeout: float = PATIENCE_SECONDS,
+        **more: Any,
     ) -> dns.message.Message:
         query = dns.message.make_query(name, kind, **more)
         send = dns.query.tcp if tcp else dns.query.udp
-        return send(query, "127.0.0.1", port=self.port, source=client, timeout=PATIENCE_SECONDS)
+        return send(query, "127.0.0.1", port=self.port, source=client, timeout=timeout)
 
     def answer_texts(self, name: str, kind: str = "A", client: str = "127.0.0.1") -> list[str]:
         return answer_texts(self.ask(name, kind, client=client))

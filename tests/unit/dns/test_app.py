@@ -18,7 +18,7 @@ from zonewise.errors import UsageError, ZonewiseError
 OPTIONS = DnsOptions(
     domain="cluster.local", listen=("127.0.0.1",), port=0, processes=2, ttl=5, pods="disabled",
     name_endpoints_by_pod=False, locate="ranges", upstreams=("10.0.0.1",), forward=True, forwarders=("10.0.0.7/8",),
-    queries_per_second=0, cache_seconds=30, stale_seconds=60, log_queries=False,
+    queries_per_second=0, forwards_per_second=0, cache_seconds=30, stale_seconds=60, log_queries=False,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import dns.flags
 import dns.message
+import dns.name
 import dns.rcode
 import dns.rrset
 import pytest
@@ -17,7 +18,13 @@ from zonewise.dns.decide.forward_cache import MAX_BYTES, ForwardCache, ForwardQu
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import UpstreamResponse, client_reply, read_response, uncompressed_answers
+from zonewise.dns.wire.upstream_message import (
+    UpstreamResponse,
+    client_reply,
+    mix_case,
+    read_response,
+    uncompressed_answers,
+)
 from zonewise.errors import UsageError
 
 QUERY = dns.message.make_query("WWW.example.com.", "A", use_edns=0, payload=1232, id=7)
@@ -168,3 +175,91 @@ def test_upstream_addresses_are_parsed() -> None:
         "10.0.0.1",
         "fd00::1",
     )
+
+
+def poisoned(*sections: tuple[str, str, str, str]) -> dns.message.Message:
+    """Records as section, owner, type and data."""
+    made = reply()
+    for section, owner, kind, data in sections:
+        getattr(made, section).append(dns.rrset.from_text(owner, 60, "IN", kind, data))
+    return made
+
+
+WWW = ("answer", "www.example.com.", "CNAME", "web.example.net.")
+WEB = ("answer", "web.example.net.", "A", "192.0.2.1")
+BAILIWICK = [
+    ("a chain", (WWW, WEB), 2),
+    ("a chain in the wrong order", (WEB, WWW), 2),
+    ("another name among the answers", (WWW, ("answer", "bank.example.", "A", "192.0.2.66"), WEB), 2),
+    ("an alias of another name", (("answer", "bank.example.", "CNAME", "web.example.net."), WWW, WEB), 2),
+    ("an alias that the chain does not reach", (WWW, ("answer", "web2.example.net.", "CNAME", "x.example."), WEB), 2),
+    ("a DNAME above the name", (("answer", "example.com.", "DNAME", "example.net."), WWW, WEB), 3),
+    ("a DNAME elsewhere", (("answer", "example.org.", "DNAME", "example.net."), WWW, WEB), 2),
+    ("name servers of a zone above", (WWW, WEB, ("authority", "com.", "NS", "bank.example.")), 2),
+    ("an address of a name server", (WWW, WEB, ("additional", "bank.example.", "A", "192.0.2.66")), 2),
+    ("a SOA of a zone above", (("authority", "com.", "SOA", SOA),), 1),
+    ("a SOA of the last alias' zone", (WWW, ("authority", "example.net.", "SOA", SOA)), 2),
+    ("a SOA of another zone", (("authority", "example.org.", "SOA", SOA),), 0),
+    ("a proof", (("authority", "a.example.com.", "NSEC", "z.example.com. A"),), 1),
+]
+
+
+@pytest.mark.parametrize(("records", "kept"), [case[1:] for case in BAILIWICK], ids=[case[0] for case in BAILIWICK])
+def test_only_records_that_were_asked_for_are_kept(records: tuple[tuple[str, str, str, str], ...], kept: int) -> None:
+    query = read(QUERY.to_wire())
+    assert isinstance(query, Query)
+    passed_on = dns.message.from_wire(client_reply(response(poisoned(*records)), query, 1232, 10))
+    rrsets = [*passed_on.answer, *passed_on.authority]
+    assert len(rrsets) == kept
+    assert not passed_on.additional
+    assert "66" not in passed_on.to_text()
+    assert {rrset.ttl for rrset in rrsets} <= {50}
+    assert {(rrset.name, str(rrset[0])) for rrset in rrsets} <= {
+        (dns.name.from_text(owner), data) for _, owner, _, data in records
+    }
+
+
+def test_compressed_names_in_data_survive_that_records_before_them_are_dropped() -> None:
+    kinds = {"MX": "5 mail.bank.example.", "SRV": "1 2 3 mail.bank.example.", "PTR": "mail.bank.example."}
+    for kind, data in kinds.items():
+        made = poisoned(("answer", "bank.example.", "A", "192.0.2.66"), ("answer", "www.example.com.", kind, data))
+        for count, records in [uncompressed_answers(response(made), 0)]:
+            (rrset,) = dns.message.from_wire(b"\0\0\x80\0" + b"\0\0\0\1" + bytes(4) + records).answer
+            assert (count, rrset.to_text()) == (1, f"www.example.com. 60 IN {kind} {data}")
+
+
+@given(st.binary(min_size=len(QUESTION), max_size=len(QUESTION)))
+def test_mixed_case_is_the_same_name_and_must_come_back(chance: bytes) -> None:
+    asked = mix_case(QUESTION, chance)
+    assert asked.lower() == QUESTION
+    assert mix_case(b"\1a\0\0\x41\0\1", b"\xff" * 7) == b"\1A\0\0\x41\0\1", "type 65 is no letter"
+    for echoed, changed in ((asked, False), (QUESTION, asked != QUESTION)):
+        packet = reply(*CHAIN).to_wire()
+        parsed = read_response(packet[:12] + echoed + packet[12 + len(echoed) :], b"\0\7", asked)
+        assert parsed is not None
+        assert parsed.case_changed == changed
+        assert parsed.question == QUESTION
+
+
+def test_client_sees_no_letters_of_ours_in_names_that_point_to_the_question() -> None:
+    """A dropped record before it makes the CNAME be copied, and its target ends in the question's name."""
+    made = poisoned(
+        ("answer", "bank.example.", "A", "192.0.2.66"), ("answer", "www.example.com.", "CNAME", "web.example.com.")
+    )
+    asked = mix_case(QUESTION, b"\xff" * len(QUESTION))
+    packet = made.to_wire()
+    parsed = read_response(packet[:12] + asked + packet[12 + len(asked) :], packet[:2], asked)
+    assert parsed is not None
+    assert b"\7example\3com\0" in uncompressed_answers(parsed, 0)[1]
+    assert b"EXAMPLE" not in uncompressed_answers(parsed, 0)[1]
+
+
+def test_client_sees_no_letters_of_ours_where_an_upstream_does_not_compress_names() -> None:
+    asked = mix_case(QUESTION, b"\xff" * len(QUESTION))
+    packet = b"\0\7\x80\0\0\1\0\1\0\0\0\0" + asked + asked + b"\0\0\0\x3c\0\4\xc0\0\2\1"
+    query = read(QUERY.to_wire())
+    parsed = read_response(packet, b"\0\7", asked)
+    assert parsed is not None
+    assert isinstance(query, Query)
+    assert b"EXAMPLE" not in client_reply(parsed, query, 1232, 0)
+    assert answer_texts(dns.message.from_wire(client_reply(parsed, query, 1232, 0))) == ["A 192.0.2.1"]

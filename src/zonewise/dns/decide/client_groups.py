@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from zonewise.objects import Endpoint, Service
-from zonewise.routing import EVERYONE, NO_DRAIN, Decision, Drain, RoutingNodes, choose, decide, recall
+from zonewise.objects import Endpoint, EndpointSlice, Service
+from zonewise.routing import EVERYONE, NO_DRAIN, Decision, Drain, RoutingNodes, choose, decide
+from zonewise.routing.endpoints import is_ready
+from zonewise.routing.slice_memory import last_decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,22 @@ class ClientProfiles:
 
 
 def decisions(
-    service: Service, families: Iterable[list[Endpoint]], cluster: RoutingNodes, drained: Drain = NO_DRAIN
+    service: Service, slices: Iterable[EndpointSlice], cluster: RoutingNodes, drained: Drain = NO_DRAIN
 ) -> list[Decision]:
-    """One per address family. The slices' hints are the only state, so that all replicas give the same answers."""
+    """One per address family. The slices are the only state, so that all replicas give the same answers."""
+    families: dict[str, list[EndpointSlice]] = {}
+    for endpoint_slice in slices:
+        families.setdefault(endpoint_slice.address_type, []).append(endpoint_slice)
     return [
-        decide(service, endpoints, cluster, recall(endpoints, cluster), drained=drained)
-        for endpoints in families
-        if endpoints
+        decide(service, endpoints, cluster, last_decision(service, members, cluster), drained=drained)
+        for family, members in sorted(families.items())
+        if family != "FQDN" and (endpoints := ready_endpoints(members))
     ]
+
+
+def ready_endpoints(slices: Iterable[EndpointSlice]) -> list[Endpoint]:
+    """DNS never falls back to terminating ones."""
+    return [endpoint for slice_ in slices for endpoint in slice_.endpoints or () if is_ready(endpoint)]
 
 
 def group_view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:

@@ -39,12 +39,59 @@ class ClientLocations:
             return ""
         return self.exact.get(client) or self.pods.get(client) or self._by_range(client)
 
-    def _by_range(self, address: bytes) -> str:
+    def nodes_in(self, text: str, prefix: int) -> frozenset[str]:
+        """All nodes that clients of a network may be on; with an empty name if some may be on no known node."""
+        address = client_address(text)
+        if address is None:
+            return frozenset({""})
+        size = len(address)
+        bits = size * 8 - (prefix - 96 if size == 4 and ":" in text else prefix)
+        if not bits:
+            return frozenset({self.node_of(text)})
+        first = int.from_bytes(address)
+        spans = [
+            (number << small, (number + 1) << small, node)
+            for small, nodes in self.ranges.get(size, {}).items()
+            if small < bits
+            for number, node in _numbers_in(nodes, first >> small, bits - small)
+        ]
+        for points in (self.exact, self.pods):
+            spans += ((number, number + 1, node) for number, node in _addresses_in(points, size, first, bits))
+        nodes = {node for _, _, node in spans}
+        if not _covers(spans, first, first + (1 << bits)):
+            nodes.add(self._by_range(address, bits))
+        return frozenset(nodes)
+
+    def _by_range(self, address: bytes, host_bits: int = 0) -> str:
+        """The node of the smallest range with so many bits or more."""
         number = int.from_bytes(address)
         for bits, nodes in self.ranges.get(len(address), {}).items():
-            if node := nodes.get(number >> bits):
+            if bits >= host_bits and (node := nodes.get(number >> bits)):
                 return node
         return ""
+
+
+def _numbers_in(nodes: Mapping[int, str], first: int, bits: int) -> Iterator[tuple[int, str]]:
+    """Of the numbers that differ from `first` in their last bits. There may be fewer of these than nodes, or more."""
+    if bits < len(nodes).bit_length():
+        return ((number, nodes[number]) for number in range(first, first + (1 << bits)) if number in nodes)
+    return ((number, node) for number, node in nodes.items() if number >> bits == first >> bits)
+
+
+def _addresses_in(nodes: Mapping[bytes, str], size: int, first: int, bits: int) -> Iterator[tuple[int, str]]:
+    if bits < len(nodes).bit_length():
+        candidates = ((number, number.to_bytes(size)) for number in range(first, first + (1 << bits)))
+        return ((number, nodes[address]) for number, address in candidates if address in nodes)
+    numbers = ((int.from_bytes(address), node) for address, node in nodes.items() if len(address) == size)
+    return ((number, node) for number, node in numbers if number >> bits == first >> bits)
+
+
+def _covers(spans: Iterable[tuple[int, int, str]], begin: int, end: int) -> bool:
+    for first, after, _ in sorted(spans):
+        if first > begin:
+            return False
+        begin = max(begin, after)
+    return begin >= end
 
 
 def client_address(text: str) -> bytes | None:
@@ -52,6 +99,12 @@ def client_address(text: str) -> bytes | None:
     address = packed(text.partition("%")[0])
     mapped = address is not None and len(address) == 16 and address[:12] == b"\0" * 10 + b"\xff\xff"
     return address[12:] if address and mapped else address
+
+
+def client_key(text: str, node: str) -> bytes:
+    """Whom limits count. Outside the cluster an IPv6 client may have any address of its 64-bit network."""
+    address = client_address(text) or b""
+    return address[:8] if len(address) == 16 and not node else address
 
 
 def is_within(text: str, ranges: Iterable[str]) -> bool:

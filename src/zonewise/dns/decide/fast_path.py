@@ -33,7 +33,7 @@ _KEPT: Final = frozenset(QUESTIONS.values())
 
 
 class QueryKind(IntEnum):
-    """How a reply is counted. Queries themselves are counted by client."""
+    """How a reply is counted, and what forwarding did not do. Queries themselves are counted by client."""
 
     PLAIN = 0
     NEAR = 1
@@ -42,6 +42,8 @@ class QueryKind(IntEnum):
     NXDOMAIN = 4
     SLOW_PATH = 5
     HANDED_OVER = 6
+    REFUSED = 7
+    GIVEN_UP = 8
 
 
 _PLAIN, _NEAR, _FAR, _NODATA, _NXDOMAIN = map(int, list(QueryKind)[:5])

@@ -87,12 +87,15 @@ def answer(
     if slot is NegativeAnswer.NO_NAME:
         return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, max_bytes)
     assert isinstance(slot, tuple)
-    return _AliasChain(table, query, _client_node(table, query, sender), max_bytes, turn).follow(slot)
+    return _AliasChain(table, query, _client_nodes(table, query, sender), max_bytes, turn).follow(slot)
 
 
-def _client_node(table: RecordTable, query: Query, sender: QuerySender) -> str:
+def _client_nodes(table: RecordTable, query: Query, sender: QuerySender) -> frozenset[str]:
+    """More than one where a forwarder asks for a network that spans several."""
     subnet = query.edns.subnet if query.edns else None
-    return table.locations.node_of(subnet.address) if subnet and subnet.prefix and sender.forwards else sender.node
+    if subnet and sender.forwards:
+        return table.locations.nodes_in(subnet.address, subnet.prefix)
+    return frozenset({sender.node})
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ class _AliasChain:
 
     table: RecordTable
     query: Query
-    node: str
+    nodes: frozenset[str]
     max_bytes: int
     turn: int
 
@@ -136,7 +139,9 @@ class _AliasChain:
             slot = target
 
     def choose(self, name: bytes, choices: AnswerChoices) -> Slot:
-        group = choices.groups.get(self.node, 0)
+        """An answer has to hold for all nodes. If they get different ones, it is that of unknown clients: all endpoints."""
+        groups = {choices.groups.get(node, 0) for node in self.nodes}
+        group = groups.pop() if len(groups) == 1 else 0
         return choices.slots[group] or self.table.choose(name, self.query.type, choices, group)
 
 

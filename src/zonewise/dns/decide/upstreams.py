@@ -1,7 +1,8 @@
-"""Order of upstream servers: healthy ones in turn, unhealthy ones last."""
+"""Order of upstream servers, healthy ones in turn, unhealthy ones last; and which of them keep the case of a name."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -10,6 +11,9 @@ from typing import Final, NamedTuple
 from zonewise.errors import UsageError
 
 UNHEALTHY_FAILURES: Final = 2
+CASE_CHANGES: Final = 3
+"""After so many replies that repeat a name in other letters, an upstream is taken not to keep them. Until then each is
+asked for again: it may be forged."""
 
 
 class Upstream(NamedTuple):
@@ -48,6 +52,7 @@ class Upstreams:
     all: Sequence[Upstream]
     failures: dict[Upstream, int] = field(default_factory=dict)
     """Consecutive."""
+    case_changes: Counter[Upstream] = field(default_factory=Counter)
 
     def order(self, chance: float) -> list[Upstream]:
         """In which order to try them; `chance` in [0, 1) spreads the load."""
@@ -68,3 +73,6 @@ class Upstreams:
 
     def failed(self, upstream: Upstream) -> None:
         self.failures[upstream] = self.failures.get(upstream, 0) + 1
+
+    def keeps_case(self, upstream: Upstream) -> bool:
+        return self.case_changes[upstream] < CASE_CHANGES

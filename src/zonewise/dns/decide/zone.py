@@ -32,9 +32,8 @@ from zonewise.dns.wire.ipc import EncodedRecords, Records, Update
 from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import below, dashed, is_v4, to_wire
 from zonewise.dns.wire.records import SrvTarget
-from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
+from zonewise.objects import EndpointSlice, Key, Node, Service
 from zonewise.routing import Drain, RoutingNodes, drained_zones
-from zonewise.routing.endpoints import is_ready
 
 _NO_VIEW: Final[tuple[ClientGroupView | None, frozenset[str]]] = (None, frozenset())
 """Every client gets every endpoint, and no zone is drained."""
@@ -178,7 +177,7 @@ class ClusterZone:
         """The endpoints of each client group, and the endpoints in drained zones."""
         cluster = self._profiles.cluster
         drain = drained_zones(service, self._namespaces.get(service.metadata.namespace, {}), cluster.node_drains)
-        made = decisions(service, ready_by_family(slices), cluster, drain)
+        made = decisions(service, slices, cluster, drain)
         return group_view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
 
     def _use_profile(self, key: Key, view: ClientGroupView | None) -> tuple[list[Update], list[Update]]:
@@ -244,12 +243,3 @@ def _changes(old: Mapping[bytes, EncodedRecords], new: Mapping[bytes, EncodedRec
     """New names come before deletions, so that a name that moved is never missing."""
     changed: list[ipc.Change] = [(name, encoded) for name, encoded in new.items() if old.get(name) != encoded]
     return changed + [(name, None) for name in old if name not in new]
-
-
-def ready_by_family(slices: Iterable[EndpointSlice]) -> list[list[Endpoint]]:
-    """The ready endpoints of each address family. DNS never falls back to terminating ones."""
-    families: dict[str, list[Endpoint]] = {}
-    for slice_ in slices:
-        ready = [endpoint for endpoint in slice_.endpoints or () if is_ready(endpoint)]
-        families.setdefault(slice_.address_type, []).extend(ready)
-    return [families[family] for family in sorted(families) if family != "FQDN"]

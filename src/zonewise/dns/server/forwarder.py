@@ -1,6 +1,7 @@
 """Forwarding to upstream DNS servers: UDP from a new port per query, TCP for truncated replies, failover to the next.
 
-`upstreams` orders the servers and `forward_cache` keeps their answers. Concurrent equal questions are sent once.
+`upstreams` orders the servers, `fair_share` divides the slots among clients, and `forward_cache` keeps the answers.
+Concurrent equal questions are sent once. A forger has to guess the port, the id and the case of every letter of the name.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import random
 import secrets
 import struct
 import time
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
+from zonewise.dns.decide.fair_share import ForwardSlots
+from zonewise.dns.decide.fast_path import QueryCounters, QueryKind
 from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES
 from zonewise.dns.decide.upstreams import Upstream, Upstreams
 from zonewise.dns.wire.message import IN, RecordType
 from zonewise.dns.wire.names import ROOT
-from zonewise.dns.wire.upstream_message import UpstreamResponse, read_response
+from zonewise.dns.wire.upstream_message import UpstreamResponse, mix_case, read_response
 
 ANSWER_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 0.5
@@ -27,23 +31,52 @@ _PROBE: Final = ForwardQuestion(ROOT + struct.pack(">HH", RecordType.NS, IN), dn
 _UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
 
 
+class _Exchange(NamedTuple):
+    task: asyncio.Task[CacheHit | None]
+    deadline: asyncio.Timeout
+
+
 class Forwarder:
-    def __init__(self, upstreams: Upstreams, cache: ForwardCache) -> None:
+    def __init__(self, upstreams: Upstreams, cache: ForwardCache, counters: QueryCounters) -> None:
         self._upstreams = upstreams
         self._cache = cache
-        self._in_flight: dict[ForwardQuestion, asyncio.Task[CacheHit | None]] = {}
+        self._counts = counters.counts
+        self._slots = ForwardSlots(MAX_CONCURRENT)
+        self._in_flight: dict[ForwardQuestion, _Exchange] = {}
 
-    async def ask(self, question: ForwardQuestion) -> CacheHit | None:
-        """None if no upstream answers, or if too many questions are in flight."""
+    async def ask(self, question: ForwardQuestion, client: bytes) -> CacheHit | None:
+        """None if no upstream answers, or if the client has its share of questions in flight."""
         if hit := self._cache.get(question, time.monotonic()):
             return hit
-        task = self._in_flight.get(question)
-        if task is None:
-            if len(self._in_flight) >= MAX_CONCURRENT:
-                return self._cache.stale(question, time.monotonic())
-            task = self._in_flight[question] = asyncio.create_task(self._ask(question))
-            task.add_done_callback(lambda _: self._in_flight.pop(question))
-        return await asyncio.shield(task)
+        exchange = self._in_flight.get(question)
+        if exchange:
+            self._slots.join(question, client)
+        elif not (exchange := self._begin(question, client)):
+            return self._cache.stale(question, time.monotonic())
+        return await asyncio.shield(exchange.task)
+
+    def _begin(self, question: ForwardQuestion, client: bytes) -> _Exchange | None:
+        admitted, given_up = self._slots.enter(question, client, time.monotonic())
+        if given_up:
+            asyncio.get_running_loop().call_soon(self._give_up, self._in_flight[given_up])
+        if not admitted:
+            self._counts[QueryKind.REFUSED] += 1
+            return None
+        deadline = asyncio.timeout(None)
+        task = asyncio.create_task(self._ask(question, deadline))
+        task.add_done_callback(lambda _: self._end(question))
+        exchange = self._in_flight[question] = _Exchange(task, deadline)
+        return exchange
+
+    def _give_up(self, exchange: _Exchange) -> None:
+        """Called once the task has had its first turn, however late this process is: before, it has no deadline."""
+        if not exchange.task.done():
+            self._counts[QueryKind.GIVEN_UP] += 1
+            exchange.deadline.reschedule(0)
+
+    def _end(self, question: ForwardQuestion) -> None:
+        del self._in_flight[question]
+        self._slots.leave(question)
 
     async def keep_probing(self) -> None:
         """Probe unhealthy upstreams, so that no client query has to."""
@@ -52,21 +85,26 @@ class Forwarder:
             for upstream in self._upstreams.unhealthy:
                 await self._exchange(upstream, _PROBE)
 
-    async def _ask(self, question: ForwardQuestion) -> CacheHit | None:
+    async def _ask(self, question: ForwardQuestion, deadline: asyncio.Timeout) -> CacheHit | None:
         """If all upstreams fail, a stale answer is preferred to the failure."""
         failure: UpstreamResponse | None = None
-        for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, no secret
-            response = await self._exchange(upstream, question)
-            if response and not response.failed:
-                self._cache.put(question, response, time.monotonic())
-                return CacheHit(response, 0)
-            failure = response or failure
+        with suppress(TimeoutError):
+            async with deadline:
+                for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, no secret
+                    response = await self._exchange(upstream, question)
+                    if response and not response.failed:
+                        self._cache.put(question, response, time.monotonic())
+                        return CacheHit(response, 0)
+                    failure = response or failure
         return self._cache.stale(question, time.monotonic()) or (CacheHit(failure, 0) if failure else None)
 
     async def _exchange(self, upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                response = await _over_udp(upstream, question)
+                response = await _over_udp(upstream, question, mixed=self._upstreams.keeps_case(upstream))
+                if response.case_changed:
+                    self._upstreams.case_changes[upstream] += 1
+                    response = await _over_udp(upstream, question, mixed=False)
                 if response.truncated:
                     response = await _over_tcp(upstream, question)
         except _UNREACHABLE:
@@ -76,10 +114,10 @@ class Forwarder:
         return response
 
 
-def _query(question: ForwardQuestion) -> bytes:
+def _query(question: bytes, dnssec_ok: bool) -> bytes:
     """With an unpredictable id (RFC 5452)."""
-    opt = OPT_HEAD + struct.pack(">HIH", OUR_UDP_BYTES, 0x8000 if question.dnssec_ok else 0, 0)
-    return secrets.token_bytes(2) + struct.pack(">HHHHH", 0x0100, 1, 0, 0, 1) + question.question + opt
+    opt = OPT_HEAD + struct.pack(">HIH", OUR_UDP_BYTES, 0x8000 if dnssec_ok else 0, 0)
+    return secrets.token_bytes(2) + struct.pack(">HHHHH", 0x0100, 1, 0, 0, 1) + question + opt
 
 
 class _UdpExchange(asyncio.DatagramProtocol):
@@ -99,11 +137,13 @@ class _UdpExchange(asyncio.DatagramProtocol):
             self.answer.set_exception(exc)
 
 
-async def _over_udp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
-    query = _query(question)
+async def _over_udp(upstream: Upstream, question: ForwardQuestion, *, mixed: bool) -> UpstreamResponse:
+    """`mixed`: with letters in random case, which the reply has to repeat (draft-vixie-dnsext-dns0x20)."""
+    asked = mix_case(question.question, secrets.token_bytes(len(question.question))) if mixed else question.question
+    query = _query(asked, question.dnssec_ok)
     loop = asyncio.get_running_loop()
     transport, exchange = await loop.create_datagram_endpoint(
-        lambda: _UdpExchange(query, question.question), remote_addr=(upstream.host, upstream.port)
+        lambda: _UdpExchange(query, asked), remote_addr=(upstream.host, upstream.port)
     )
     try:
         transport.sendto(query)
@@ -113,7 +153,7 @@ async def _over_udp(upstream: Upstream, question: ForwardQuestion) -> UpstreamRe
 
 
 async def _over_tcp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
-    query = _query(question)
+    query = _query(question.question, question.dnssec_ok)
     reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
     try:
         writer.write(struct.pack(">H", len(query)) + query)

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from zonewise.dns.decide.client_location import client_key
+from zonewise.dns.decide.fair_share import FairShare
+from zonewise.dns.decide.fast_path import QueryKind
 from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.handler import (
     MAX_MESSAGE_BYTES,
@@ -59,12 +62,13 @@ class TcpWorker:
         self.draining = asyncio.Event()
         self.turns = itertools.count()
         self._answers: set[asyncio.Task[None]] = set()
+        self._waiting = FairShare(MAX_WAITING)
         self._listeners = [socket.socket(fileno=descriptor) for descriptor in sockets.tcp]
         self._senders = [socket.socket(fileno=descriptor) for descriptor in sockets.udp]
         self._handover = socket.socket(fileno=sockets.handover)
         upstreams = tuple(map(read_upstream, config.upstreams))
         cache = ForwardCache(config.cache_seconds, config.stale_seconds)
-        self._forwarder = Forwarder(Upstreams(upstreams), cache) if upstreams else None
+        self._forwarder = Forwarder(Upstreams(upstreams), cache, self.worker.counters) if upstreams else None
 
     async def serve(self) -> None:
         priority.favour_short_slices()
@@ -99,24 +103,29 @@ class TcpWorker:
     def answer(self, packet: bytes, address: str, max_bytes: int) -> bytes | ForwardQuery:
         return respond(self.worker.table, packet, self.sender(address), max_bytes, next(self.turns))
 
-    async def forward(self, forwarded: ForwardQuery) -> bytes:
+    async def forward(self, forwarded: ForwardQuery, client: bytes) -> bytes:
         query = forwarded.query
         if self._forwarder is None:
             return with_upstream_records(forwarded, 0, b"", 0) if forwarded.count else failure(query, Rcode.REFUSED)
         dnssec_ok = bool(query.edns and query.edns.dnssec_ok)
         question = forwarded.name.lower() + struct.pack(">HH", query.type, IN)
-        hit = await self._forwarder.ask(ForwardQuestion(question, dnssec_ok))
+        hit = await self._forwarder.ask(ForwardQuestion(question, dnssec_ok), client)
         if hit is None:
             return failure(query, Rcode.SERVFAIL)
         return _forwarded_reply(forwarded, hit)
 
-    def begin_forward(self, forwarded: ForwardQuery, send: Callable[[bytes], None]) -> None:
-        if len(self._answers) >= MAX_WAITING:
+    def begin_forward(self, forwarded: ForwardQuery, address: str, send: Callable[[bytes], None]) -> None:
+        client = client_key(address, self.worker.table.locations.node_of(address))
+        if not self._waiting.take(client):
+            self.worker.counters.counts[QueryKind.REFUSED] += 1
             send(failure(forwarded.query, Rcode.SERVFAIL))
             return
 
         async def work() -> None:
-            send(await self.forward(forwarded))
+            try:
+                send(await self.forward(forwarded, client))
+            finally:
+                self._waiting.give_back(client)
 
         task = self.loop.create_task(work())
         self._answers.add(task)
@@ -137,7 +146,7 @@ class TcpWorker:
             index, address, packet = marshal.loads(data)  # noqa: S302 - from our own processes only
             reply = self.answer(packet, address[0], OUR_UDP_BYTES)
             if isinstance(reply, ForwardQuery):
-                self.begin_forward(reply, partial(self._send, index, address))
+                self.begin_forward(reply, address[0], partial(self._send, index, address))
             elif reply:
                 self._send(index, address, reply)
 
@@ -232,7 +241,7 @@ class TcpConnection(asyncio.Protocol):
     def _answer(self, packet: bytes) -> bool:
         reply = self._worker.answer(packet, self._address, MAX_MESSAGE_BYTES)
         if isinstance(reply, ForwardQuery):
-            self._worker.begin_forward(reply, self.send)
+            self._worker.begin_forward(reply, self._address, self.send)
         elif reply:
             self.send(reply)
         return bool(reply)

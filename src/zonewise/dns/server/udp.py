@@ -15,6 +15,7 @@ import struct
 import time
 from typing import Any, Final
 
+from zonewise.dns.decide.client_location import client_key
 from zonewise.dns.decide.fast_path import ask_over_tcp, fast_responder
 from zonewise.dns.server import priority
 from zonewise.dns.server.worker import Worker, WorkerSockets
@@ -127,7 +128,7 @@ class UdpWorker:
                 if reply:
                     send(reply, address)
                 elif reply is None:
-                    self.hand_over(index, packet, address)
+                    self.hand_over(index, packet, address, sender.node)
                 if began:
                     worker.sample(address[0], packet, reply, perf() - began)
             except OSError:
@@ -137,11 +138,19 @@ class UdpWorker:
         self.number = number
         return False
 
-    def hand_over(self, index: int, packet: bytes, address: Any) -> None:
+    def hand_over(self, index: int, packet: bytes, address: Any, node: str) -> None:
+        """The limit keeps one client from filling the queue that all clients share."""
+        worker, client = self.worker, client_key(address[0], node)
+        worker.forwards[client] += 1
+        if 0 < worker.config.forwards_per_second < worker.forwards[client]:
+            worker.limited += 1
+            if reply := ask_over_tcp(packet):
+                self.sockets[index].sendto(reply, address)
+            return
         try:
             self.handover.send(marshal.dumps((index, tuple(address), packet)))
         except OSError:
-            self.worker.dropped += 1  # the queue is full; the client will retry
+            worker.dropped += 1  # the queue is full; the client will retry
 
 
 def _loopback(sock: socket.socket) -> str:

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -70,6 +71,8 @@ class Worker:
         self.table = RecordTable(config.domain, config.recursive, partial)
         self.counters = QueryCounters()
         self.clients: dict[str, QuerySender] = {}
+        self.forwards: Counter[bytes] = Counter()
+        """Queries of this second that need other servers, by client."""
         self.latency = [0] * LATENCY_BUCKETS
         self.samples: list[tuple[str, bytes, bytes]] = []
         self.limited = 0
@@ -150,7 +153,8 @@ class Worker:
             self.samples.append((address, packet, (reply or b"")[:8]))
 
     def forget_clients(self) -> None:
-        """Add the clients' queries to the counts of their nodes."""
+        """Add the clients' queries to the counts of their nodes; rate limits start a new second."""
+        self.forwards.clear()
         clients, self.clients = self.clients, {}
         for sender in clients.values():
             self._queries[sender.node] = self._queries.get(sender.node, 0) + sender.queries

@@ -52,6 +52,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     forwarders: tuple[str, ...] = ()
     """Ranges of clients whose EDNS Client Subnet option is trusted."""
     queries_per_second: int = 0
+    forwards_per_second: int = 0
     cache_seconds: int = 30
     stale_seconds: int = 3600
     log_queries: bool = False

@@ -8,9 +8,9 @@ from ipaddress import ip_address
 
 import msgspec
 
+from zonewise.dns.wire.bailiwick import RecordPosition, name_at, records_in
 from zonewise.dns.wire.message import HEADER_BYTES, IN, Rcode, RecordType
 from zonewise.dns.wire.names import to_text, to_wire
-from zonewise.dns.wire.upstream_message import RecordPosition, name_at, records_in
 
 
 class TextRecord(msgspec.Struct, frozen=True):

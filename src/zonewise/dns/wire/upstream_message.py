@@ -1,21 +1,20 @@
 """Responses of upstream DNS servers: validated like queries, and rewritten for the client.
 
-A response is kept as received, without its OPT record, and with the offsets of its TTLs, so that it can be aged without
-being parsed again.
+A response is kept as received, but only with the records that its question asks for (`bailiwick`), and with the offsets
+of its TTLs, so that it can be aged without being parsed again.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from zonewise.dns.decide.handler import opt_of
+from zonewise.dns.wire.bailiwick import RecordPosition, records_in, relevant, spells, uncompressed
 from zonewise.dns.wire.message import HEADER_BYTES, MalformedError, Query, Rcode, RecordType, skip_name
-from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME
 
-_FIXED: Final = struct.Struct(">HHIH")
 _RECURSION_AVAILABLE: Final = 0x80
 _CHECKED: Final = 0x30
 """AD and CD."""
@@ -31,10 +30,13 @@ class UpstreamResponse:
     question: bytes
     flags: bytes
     rcode: int
-    counts: tuple[int, int, int]
+    counts: tuple[int, int]
+    """Answers and authorities."""
     body: bytes
     ttl_offsets: tuple[int, ...]
     ttl: int
+    case_changed: bool = False
+    """It repeats the question in other letters: forged, or from a server that does not keep them."""
 
     @property
     def truncated(self) -> bool:
@@ -46,58 +48,49 @@ class UpstreamResponse:
         return self.rcode not in {Rcode.NOERROR, Rcode.NXDOMAIN}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPosition:
-    """Offsets of a record's parts in a packet. `section` is 0 for answers, 1 for authorities, 2 for additional."""
-
-    owner: int
-    head: int
-    type: int
-    ttl: int
-    data: int
-    end: int
-    section: int
+def mix_case(question: bytes, chance: bytes) -> bytes:
+    """The question with the letters of its name in upper case where `chance` is odd."""
+    name = (byte ^ 0x20 if 97 <= byte <= 122 and odd & 1 else byte for byte, odd in zip(question, chance, strict=True))
+    return bytes(name)[:-4] + question[-4:]
 
 
-def read_response(packet: bytes, id_: bytes, question: bytes) -> UpstreamResponse | None:
+def read_response(packet: bytes, id_: bytes, asked: bytes) -> UpstreamResponse | None:
     """None if it does not answer this question."""
-    end = HEADER_BYTES + len(question)
+    end = HEADER_BYTES + len(asked)
     if packet[:2] != id_ or len(packet) < end or not packet[2] & 0x80 or packet[4:6] != b"\0\1":
         return None
-    if packet[HEADER_BYTES:end].lower() != question.lower():
+    if packet[HEADER_BYTES:end].lower() != asked.lower():
         return None
     try:
-        records = list(records_in(packet, end))
+        return _assemble(packet, asked, list(records_in(packet, end)))
     except (MalformedError, struct.error, IndexError):
         return None
-    return _assemble(packet, question, records)
 
 
-def records_in(packet: bytes, at: int) -> Iterator[RecordPosition]:
-    for section, count in enumerate(struct.unpack_from(">HHH", packet, 6)):
-        for _ in range(count):
-            head = skip_name(packet, at)
-            type_, _class, ttl, length = _FIXED.unpack_from(packet, head)
-            data = head + _FIXED.size
-            if data + length > len(packet):
-                raise MalformedError
-            yield RecordPosition(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
-            at = data + length
-
-
-def _assemble(packet: bytes, question: bytes, records: list[RecordPosition]) -> UpstreamResponse:
-    """The OPT record is usually last. If it is not, the whole additional section is dropped with it."""
-    rcode = packet[3] & 15
-    opt = next((record for record in records if record.type == RecordType.OPT), None)
-    kept = records
-    if opt:
+def _assemble(packet: bytes, asked: bytes, records: list[RecordPosition]) -> UpstreamResponse:
+    """Usually what is kept comes first in the packet, and needs no copy of each record."""
+    rcode, begin = packet[3] & 15, HEADER_BYTES + len(asked)
+    if opt := next((record for record in records if record.type == RecordType.OPT), None):
         rcode |= packet[opt.head + 4] << 4
-        kept = records[:-1] if records[-1] is opt else [record for record in records if record.section < 2]
-    begin = HEADER_BYTES + len(question)
-    body = packet[begin : kept[-1].end] if kept else b""
-    counts = tuple(sum(record.section == section for record in kept) for section in range(3))
-    offsets = tuple(record.head + 4 - begin for record in kept)
-    return UpstreamResponse(question, packet[2:4], rcode, counts, body, offsets, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
+    name = asked[:-4].lower()
+    kept = relevant(packet, name, records)
+    if kept == records[: len(kept)] and not any(spells(packet, record, asked[:-4]) for record in kept):
+        body = packet[begin : kept[-1].end] if kept else b""
+        offsets = tuple(record.head + 4 - begin for record in kept)
+    else:
+        plain = packet[:HEADER_BYTES] + name + packet[HEADER_BYTES + len(name) :]  # names in data may point to ours
+        copies = [uncompressed(plain, record, name) for record in kept]
+        body, offsets = b"".join(copies), _ttl_offsets(copies)
+    sections = [record.section for record in kept]
+    changed = packet[HEADER_BYTES:begin] != asked
+    counts = sections.count(0), sections.count(1)
+    ttl = _ttl(packet, kept, rcode)
+    return UpstreamResponse(name + asked[-4:], packet[2:4], rcode, counts, body, offsets, ttl, changed)
+
+
+def _ttl_offsets(copies: list[bytes]) -> tuple[int, ...]:
+    ends = accumulate(map(len, copies), initial=0)
+    return tuple(end + skip_name(copy, 0) + 4 for end, copy in zip(ends, copies, strict=False))
 
 
 def _ttl(packet: bytes, records: list[RecordPosition], rcode: int) -> int:
@@ -118,8 +111,7 @@ def client_reply(response: UpstreamResponse, query: Query, max_bytes: int, age: 
     opt = opt_of(query)
     head = 0x80 | response.flags[0] & _AUTHORITATIVE | query.recursion_desired
     low = _RECURSION_AVAILABLE | response.flags[1] & _CHECKED | response.rcode & 15
-    answers, authorities, additional = response.counts
-    counts = struct.pack(">HHHH", 1, answers, authorities, additional + bool(opt))
+    counts = struct.pack(">HHHH", 1, *response.counts, bool(opt))
     whole = query.id + bytes((head, low)) + counts + query.question + aged(response, age) + opt
     if len(whole) <= max_bytes and not response.truncated:
         return whole
@@ -138,37 +130,9 @@ def aged(response: UpstreamResponse, age: int) -> bytes:
 
 def uncompressed_answers(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
     """Number and bytes of the answers without name compression, for use in another message."""
-    packet = bytes(HEADER_BYTES) + response.question + aged(response, age)
-    at, parts = HEADER_BYTES + len(response.question), []
+    packet = bytes(6) + struct.pack(">HHH", response.counts[0], 0, 0) + response.question + aged(response, age)
     try:
-        for _ in range(response.counts[0]):
-            owner, head = name_at(packet, at)
-            type_, class_, ttl, length = _FIXED.unpack_from(packet, head)
-            data = packet[head + _FIXED.size : head + _FIXED.size + length]
-            if type_ == RecordType.CNAME:
-                data, _ = name_at(packet, head + _FIXED.size)
-            parts.append(owner + _FIXED.pack(type_, class_, ttl, len(data)) + data)
-            at = head + _FIXED.size + length
+        records = list(records_in(packet, HEADER_BYTES + len(response.question)))
+        return len(records), b"".join(uncompressed(packet, record) for record in records)
     except (MalformedError, struct.error, IndexError):
         return 0, b""
-    return len(parts), b"".join(parts)
-
-
-def name_at(packet: bytes, at: int) -> tuple[bytes, int]:
-    """A name and the offset after it. Pointers must point backwards, so they can't loop."""
-    name, after, limit = b"", 0, at
-    while True:
-        length = packet[at]
-        if length & 0xC0 == 0xC0:
-            after = after or at + 2
-            at = (length & 0x3F) << 8 | packet[at + 1]
-            if at >= limit:
-                raise MalformedError
-            limit = at
-        elif length > LONGEST_LABEL or len(name) > LONGEST_NAME:
-            raise MalformedError
-        else:
-            name += packet[at : at + length + 1]
-            at += length + 1
-            if length == 0:
-                return name, after or at
