@@ -13,12 +13,18 @@ from support.waiting import eventually
 from zonewise.ceph.backend.cephfs import CephFsBackend
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller import fsck, journal
-from zonewise.ceph.decide import ids
+from zonewise.ceph.decide import access, ids
 from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.node import host_command
+from zonewise.ceph.node.cephfs_stage import CephFsClient, CephFsStager
+from zonewise.ceph.node.stage_records import StageRecord
 from zonewise.lab.ceph.cluster import FILESYSTEM, LabCeph
 
 CEPHFS = {"type": "cephfs"}
 REQUESTED = {**CEPHFS, "cloneDomain": "requested"}
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
+SIZES = (6 * MIB, 4 * MIB + 1, 4 * MIB - 1, 4 * MIB, 9 * MIB + 123, 65537, 4096, 1)
+"""Around the size of an object, which is 4 MiB."""
 
 
 def write(volume: Volume, content: bytes) -> int:
@@ -68,6 +74,74 @@ def test_snapshot_outlives_its_volume_and_restores_in_any_domain(
         driver.delete(copy.volume_id)
     driver.delete_snapshot(snapshot.snapshot_id)
     driver.delete_snapshot(snapshot.snapshot_id)
+
+
+@pytest.mark.parametrize("state", ["unmounted", "synced"])
+@pytest.mark.timeout(3600)
+def test_restored_snapshot_equals_what_was_written(
+    node: NodeProcess, name: Callable[[str], str], tmp_path: Path, state: str
+) -> None:
+    """Before the snapshot the file's volume was unmounted, or the file synced. Then its writer changes it at once."""
+    for number in range(110 if LONG else 1):
+        content = os.urandom(SIZES[number % len(SIZES)])
+        created = node.driver.create(name(f"v{number}"), preferred=["zone-b"], parameters=CEPHFS)
+        volume = Volume(node, created, tmp_path, capability()).stage_and_publish()
+        with (volume.target / "data").open("wb") as file:
+            file.write(content)
+            if state == "synced":
+                file.flush()
+                os.fsync(file.fileno())
+        if state == "unmounted":
+            volume.unpublish_and_unstage()
+            volume.stage_and_publish()
+        snapshot = node.driver.snapshot(name(f"s{number}"), volume.id)
+        (volume.target / "data").write_bytes(b"changed since")
+        volume.unpublish_and_unstage()
+        for zone, parameters in (("zone-b", CEPHFS), ("zone-c", REQUESTED)):
+            copy = node.driver.create(
+                name(f"{zone}{number}"), preferred=["zone-c"], snapshot=snapshot.snapshot_id, parameters=parameters
+            )
+            data, _ = read(Volume(node, copy, tmp_path, capability()))
+            assert (len(data), data) == (len(content), content), f"round {number}, {zone}"
+            node.driver.delete(copy.volume_id)
+        node.driver.delete(volume.id)
+        node.driver.delete_snapshot(snapshot.snapshot_id)
+
+
+def test_volume_unstaged_before_ceph_fuse_has_tested_its_mount_is_flushed(
+    node: NodeProcess,
+    ceph_admin: CephCluster,
+    name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine; here `mount` waits until the volume is unmounted. A ceph-fuse that aborts loses what was written."""
+    slow = tmp_path / "bin" / "mount"
+    slow.parent.mkdir()
+    slow.write_text(
+        '#!/bin/sh\nfor point; do :; done\nwhile mountpoint -q "$point"; do sleep 0.05; done\nexec /usr/bin/mount "$@"\n'
+    )
+    slow.chmod(0o755)
+    created = node.driver.create(name("v"), preferred=["zone-a"], parameters=CEPHFS)
+    parsed = ids.parse_volume_id(created.volume_id)
+    assert parsed is not None
+    stage = StageRecord(
+        volume=created.volume_id,
+        kind=VolumeKind.CEPHFS,
+        path=str(tmp_path / "staging"),
+        access=access.parse_capability(capability()),
+        image=parsed.image,
+    )
+    directory, content = tmp_path / "state", os.urandom(6 * MIB)
+    directory.mkdir()
+    monkeypatch.setitem(host_command._ENVIRONMENT, "PATH", f"{slow.parent}:{host_command._ENVIRONMENT['PATH']}")
+    stager = CephFsStager(CephFsClient.FUSE)
+    stager.stage(ceph_admin, stage, directory, created.volume_context)
+    (Path(stage.path) / "data").write_bytes(content)
+    stager.unstage(stage, directory)
+    assert "Caught signal" not in (directory / "log").read_text()
+    assert read(Volume(node, created, tmp_path, capability()))[0] == content
+    node.driver.delete(created.volume_id)
 
 
 def test_clone_of_a_mounted_volume_is_independent(

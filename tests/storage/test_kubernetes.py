@@ -18,7 +18,7 @@ import pytest
 from support.ceph.cluster import CsiCluster
 from support.ceph.driver import MOUNT
 from support.ceph.driver import Client as Csi
-from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, granted, scopes
+from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, granted, scopes, token_in
 from support.lab.machine import ZONEWISE
 from support.process import Program as Process
 from support.waiting import eventually
@@ -81,6 +81,9 @@ async def process(*arguments: object) -> AsyncIterator[Process]:
     started = await asyncio.to_thread(Process, str(ZONEWISE), "csi", *arguments, "--log-format", "json")
     try:
         await asyncio.to_thread(started.wait_ready)
+        config = arguments[arguments.index("--kubeconfig") + 1]
+        assert isinstance(config, Path)
+        assert (await asyncio.to_thread(started.scrape, token_in(config)))[0] == 403
         yield started
         _, metrics = await asyncio.to_thread(started.probe, "/metrics")
         assert "zonewise_csi_" in metrics
@@ -91,6 +94,10 @@ async def process(*arguments: object) -> AsyncIterator[Process]:
         raise
     finally:
         await asyncio.to_thread(started.remove)
+
+
+def serving(config: Path) -> tuple[object, ...]:
+    return ("--kubeconfig", config, "--health-port", 0, "--metrics-port", 0)
 
 
 def arguments_of(kind: str, *leave_out: str) -> list[str]:
@@ -162,9 +169,7 @@ async def test_deployed_driver_provisions_and_survives_a_zone_failure(
                 "--node-name",
                 node,
             )
-            await stack.enter_async_context(
-                process(*arguments, *common, *own_arguments, "--kubeconfig", config, "--health-port", 0)
-            )
+            await stack.enter_async_context(process(*arguments, *common, *own_arguments, *serving(config)))
             plugins[zone] = Csi(socket)
             stack.callback(plugins[zone].channel.close)
             await register(kube, plugins[zone], node)
@@ -177,10 +182,7 @@ async def test_deployed_driver_provisions_and_survives_a_zone_failure(
                 *common,
                 "--endpoint",
                 f"unix://{socket}",
-                "--kubeconfig",
-                config,
-                "--health-port",
-                0,
+                *serving(config),
                 *QUICK,
             )
         )

@@ -10,8 +10,12 @@ import pytest
 from support.ceph.driver import RpcFailed
 from support.ceph.node import NodeProcess, Volume, capability, running
 from support.waiting import eventually
+from zonewise.ceph.backend.cluster import CephClusters
+from zonewise.ceph.config import CsiConfigFile
 from zonewise.ceph.crash_points import CrashPoint
-from zonewise.ceph.node import daemons
+from zonewise.ceph.node import daemons, mounts
+from zonewise.ceph.node.mappers import loop_devices
+from zonewise.ceph.node.service import build_node_service
 from zonewise.lab.ceph.cluster import LabCeph
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
@@ -86,6 +90,28 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@pytest.mark.parametrize("kind", ["rbd", "cephfs"])
+def test_successor_reports_dead_daemons_and_frees_their_devices(
+    node: NodeProcess, csi_config: Path, name: Callable[[str], str], tmp_path: Path, kind: str
+) -> None:
+    """As after a restart of a container that took the daemons with it."""
+    created = node.driver.create(name("v"), preferred=["zone-a"], parameters={"type": kind})
+    volume = Volume(node, created, tmp_path, capability()).stage_and_publish()
+    state = next(node.state.iterdir())
+    clusters = CephClusters(CsiConfigFile(csi_config))
+    successor = build_node_service(clusters, node.node, dict, state_directory=node.state)
+    assert successor.broken_volumes() == {}
+    daemons.kill(state)
+    assert list(successor.broken_volumes()) == [volume.id]
+    assert "has exited" in successor.broken_volumes()[volume.id]
+    volume.unpublish()
+    mounts.unmount(str(volume.staging), lazily=True)
+    assert successor.broken_volumes() == {}
+    assert loop_devices.find(state / "image") is None
+    volume.unstage()
+    node.driver.delete(volume.id)
 
 
 if LONG:  # Ceph needs up to a minute to drop a dead client

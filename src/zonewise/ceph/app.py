@@ -16,7 +16,9 @@ from zonewise.api.names import CSI_REPORTER
 from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
 from zonewise.ceph.controller.events import ClaimEvents
 from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.node.service import NodeService
 from zonewise.ceph.node.topology_labels import NodeTopology, TopologyLabels
+from zonewise.ceph.node.volume_watch import VolumeWatch
 from zonewise.kube.manager import LeaseConfig, Manager
 from zonewise.kube.server.health import Health
 from zonewise.kube.wire.access import ClusterAccess
@@ -41,9 +43,12 @@ async def serving(endpoint: str, services: Services) -> AsyncIterator[None]:
 
 
 async def alone(endpoint: str, services: Services, health: Health) -> None:
-    """Without an orchestrator: only the socket, until cancelled."""
+    """Without an orchestrator: only the socket, until cancelled. Broken volumes of a node are logged and counted."""
     async with serving(endpoint, services):
         health.started()
+        node_service = services.get("Node")
+        if isinstance(node_service, NodeService):
+            await VolumeWatch(node_service.broken_volumes, lambda _sentence: None).run()
         await asyncio.Event().wait()
 
 
@@ -53,7 +58,11 @@ async def node(
     manager = Manager(access, health, identity=where.node)
     topology = TopologyLabels(manager.client, manager.caches, manager.recorder(CSI_REPORTER), where)
     health.add_ready("topology", topology.trouble)
-    manager.add_server(serving(endpoint, services(topology.segments)))
+    served = services(topology.segments)
+    manager.add_server(serving(endpoint, served))
+    node_service = served["Node"]
+    assert isinstance(node_service, NodeService)
+    manager.add("volumes", VolumeWatch(node_service.broken_volumes, topology.report_broken_volume).run)
 
     async def run() -> None:
         health.started()

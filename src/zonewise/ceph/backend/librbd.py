@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.backend.rbd_fast_create import ALL_FEATURES, REQUIRED_FEATURES, parse_features
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import rbd
 
 _RBD: Any = None
+_DIRECTORY: Final = "rbd_directory"  # an object of every pool with images; whether it exists does not matter here
 
 
 def library() -> Any:
@@ -23,6 +26,20 @@ def library() -> Any:
 
         _RBD = rbd
     return _RBD
+
+
+@contextmanager
+def reading(io: Any, name: str | None = None, image_id: str | None = None) -> Iterator[rbd.Image]:
+    """An image opened for reading, by name or id. Closed only after librbd has finished opening it.
+
+    The open of a clone returns while a thread of librados is still about to lock the parent image, and a close would
+    free the parent under it: the process aborts (docs/decisions/0008). That thread is in a callback, and librados
+    runs one callback at a time: when one of ours has run, the thread has left. Images open for writing need no such
+    wait, since they end their watch by a callback.
+    """
+    with library().Image(io, name, image_id=image_id, read_only=True) as image:
+        io.aio_read(_DIRECTORY, 1, 0, lambda *_: None).wait_for_complete_and_cb()
+        yield image
 
 
 def ioctx_of(cluster: CephCluster, location: VolumeLocation) -> Any:

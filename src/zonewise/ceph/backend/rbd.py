@@ -22,6 +22,7 @@ from zonewise.ceph.backend.librbd import (
     library,
     metadata_of,
     parent_of,
+    reading,
 )
 from zonewise.ceph.backend.rbd_fast_create import FastImageCreator
 from zonewise.ceph.backend.trash import RbdTrash
@@ -128,7 +129,7 @@ class RbdBackend:
         rbd = library()
         io, name = ioctx_of(cluster, location), location.image
         try:
-            with rbd.Image(io, name, read_only=True) as image:
+            with reading(io, name) as image:
                 is_complete = metadata_of(image, _COMPLETE) is not None
         except rbd.ImageNotFound:
             if name not in image_names(io):
@@ -167,17 +168,16 @@ class RbdBackend:
         rbd = library()
         io = ioctx_of(cluster, location)
         with suppress(rbd.ImageNotFound):
-            with rbd.Image(io, location.image, read_only=True) as image:
+            with reading(io, location.image) as image:
                 exists = any(snap["name"] == snapshot for snap in image.list_snaps())
             if exists:
                 with rbd.Image(io, location.image) as image:
                     image.remove_snap(snapshot)
 
     def _depth(self, cluster: CephCluster, location: VolumeLocation) -> int:
-        rbd = library()
         io, name, depth = ioctx_of(cluster, location), {"name": location.image}, 0
         while depth <= _MAX_CLONE_DEPTH:
-            with rbd.Image(io, **name, read_only=True) as image:
+            with reading(io, **name) as image:
                 parent = parent_of(image)
             if parent is None:
                 break
@@ -233,7 +233,7 @@ class RbdBackend:
             if (io := ioctx_or_none(cluster, location)) is None:
                 return False
             try:
-                with rbd.Image(io, location.image, read_only=True) as image:
+                with reading(io, location.image) as image:
                     return bool(list(image.watchers_list()))
             except rbd.ImageNotFound:
                 return False
@@ -247,7 +247,7 @@ class RbdBackend:
             if (io := ioctx_or_none(cluster, location)) is None:
                 return None
             try:
-                with rbd.Image(io, location.image, read_only=True) as image:
+                with reading(io, location.image) as image:
                     return int(image.size())
             except rbd.ImageNotFound:
                 return None
@@ -277,7 +277,7 @@ class RbdBackend:
                 if parsed is None:
                     continue
                 try:
-                    with rbd.Image(io, name, read_only=True) as image:
+                    with reading(io, name) as image:
                         snaps = tuple(snap["name"] for snap in image.list_snaps())
                 except rbd.ImageNotFound:
                     snaps = ()

@@ -11,7 +11,7 @@ import errno
 from typing import Any, Final
 
 from zonewise.ceph.backend.cluster import CephCluster
-from zonewise.ceph.backend.librbd import library, metadata_of, parent_of
+from zonewise.ceph.backend.librbd import library, metadata_of, parent_of, reading
 from zonewise.ceph.controller.locks import OperationPending, VolumeLocks
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import ids
@@ -56,7 +56,7 @@ class RbdTrash:
             if ids.parse_image_name(entry["name"]) is None:
                 continue
             try:
-                with rbd.Image(io, image_id=entry["id"], read_only=True) as image:
+                with reading(io, image_id=entry["id"]) as image:
                     if _is_unused(image):
                         unused.append(entry["name"])
             except rbd.ImageNotFound:
@@ -73,7 +73,7 @@ class RbdTrash:
         if image_id is None:
             return None
         try:
-            with rbd.Image(io, image_id=image_id, read_only=True) as image:
+            with reading(io, image_id=image_id) as image:
                 if not _is_unused(image):
                     return None
                 parent, owner = parent_of(image), metadata_of(image, _REMOVER) or ""

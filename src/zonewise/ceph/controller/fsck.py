@@ -5,7 +5,7 @@ Images are read before journals: what is created meanwhile is in a journal first
 checked again before it is reported.
 
 A pool that is unavailable hides its images and its journal. The other pools are checked, and nothing is removed that an
-unreadable journal may list.
+unreadable journal may list. So is the image of an entry that can't be read: it is in the journal, whatever its entry says.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.journal_pools import APPLICATIONS
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
-from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
-from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState
+from zonewise.ceph.decide.ids import HASH_DIGITS, ObjectType, VolumeId, VolumeKind
+from zonewise.ceph.decide.journal_entry import JournalEntry, JournalState, key_of
 from zonewise.ceph.decide.model import Discovered, VolumeBackend
 
 
@@ -34,6 +34,7 @@ class FsckCode(StrEnum):
     ORPHAN = "Orphan"
     LEFTOVER_SNAPSHOT = "LeftoverSnapshot"
     KEPT_FOR_NOTHING = "KeptForNothing"
+    UNREADABLE_ENTRY = "UnreadableEntry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class FsckFinding:
     code: FsckCode
     what: str  # the image or subvolume, with its pool
     sentence: str
-    kind: VolumeKind
+    kind: VolumeKind  # not known of an unreadable entry
     entry: JournalEntry | None = None
     journal_pool: str = ""
     image: Discovered | None = None
@@ -50,8 +51,8 @@ class FsckFinding:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Lost data needs a decision by an operator; and an unreadable pool may contradict the finding."""
-        return self.code is not FsckCode.LOST and not self.unreadable
+        """Lost data needs a decision by an operator; and what can't be read may contradict the finding."""
+        return self.code not in {FsckCode.LOST, FsckCode.UNREADABLE_ENTRY} and not self.unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,16 @@ class Fsck:
                     yield from self._entry(journal, entry, now_seconds - older_than_seconds)
                 except CsiError as error:
                     self._note_unavailable(self._pool_of(entry), error)
+        for journal in self._journals:
+            for key, why in sorted(journal.unreadable.items()):
+                yield FsckFinding(FsckCode.UNREADABLE_ENTRY, f"{journal.pool}/{key}", why, VolumeKind.RBD)
         for kind, image in images:
             yield from self._leftovers(kind, image, by_token)
-        suspects = [(kind, image) for kind, image in images if image.token not in by_token and not image.is_deleted]
+        suspects = [
+            (kind, image)
+            for kind, image in images
+            if image.token not in by_token and not image.is_deleted and not self._is_unreadable(image.token)
+        ]
         yield from self._orphans(suspects)
         for kind, backend in self._backends.items():
             for pool in self._pools(kind):
@@ -231,8 +239,9 @@ class Fsck:
         self, kind: VolumeKind, image: Discovered, by_token: Mapping[str, JournalEntry]
     ) -> Iterator[FsckFinding]:
         for leftover in image.leftovers:
-            copy = by_token.get(leftover.rpartition("-")[2])
-            if copy is None or copy.state is JournalState.READY:
+            token = leftover.rpartition("-")[2]
+            copy = by_token.get(token)
+            if copy.state is JournalState.READY if copy else not self._is_unreadable(token):
                 what = f"{image.location.pool}/{image.location.image}"
                 sentence = f"has the snapshot {leftover}, whose copy is {'complete' if copy else 'gone'}"
                 unreadable = "" if copy else self._unreadable_pools(kind)
@@ -247,6 +256,11 @@ class Fsck:
                     detail=leftover,
                     unreadable=unreadable,
                 )
+
+    def _is_unreadable(self, token: str) -> bool:
+        """Whether an entry under its key can't be read."""
+        keys = {key_of(object_type, token[:HASH_DIGITS]) for object_type in ObjectType}
+        return any(keys & journal.unreadable.keys() for journal in self._journals)
 
     def _unreadable_pools(self, kind: VolumeKind) -> str:
         return ", ".join(sorted(self._unreadable[kind]))

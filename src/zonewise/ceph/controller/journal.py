@@ -7,6 +7,8 @@ decides between controllers that race; there are no locks that a dead process co
     (absent) --reserve--> reserved --record--> ready --mark--> deleting --forget--> (absent)
 
 From `reserve` to `forget` any call with the name or id finds the location and can finish an interrupted operation.
+An entry that can't be read, torn or of a newer release, stays as it is: calls for its name or id are refused, and lists
+go on without it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from typing import Any, Final
 
 import msgspec
 
+from zonewise import log
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType
 from zonewise.ceph.decide.journal_entry import JournalEntry, key_of
+from zonewise.objects import stored
+
+_log = log.get_logger(__name__)
 
 NAMESPACE: Final = "zonewise-csi"
 SHARDS: Final = 16  # objects; a single omap with hundreds of thousands of keys is slow to recover
@@ -40,6 +46,8 @@ class Journal:
         self.pool = pool
         self.pool_id = cluster.require_pool(pool, "pool")
         self.operations = 0
+        self.unreadable: dict[str, str] = {}
+        """By key: why entries met so far can't be read."""
         self._raw: dict[str, tuple[JournalEntry, bytes]] = {}
 
     def reserve(self, entry: JournalEntry) -> JournalEntry | None:
@@ -81,7 +89,7 @@ class Journal:
         )
 
     def entries(self, object_type: ObjectType, start_after: str = "") -> Iterator[tuple[str, JournalEntry]]:
-        """In the order of shards, each with the token to continue after it."""
+        """In the order of shards, each with the token to continue after it. What can't be read goes to `unreadable`."""
         shard, _, last = start_after.partition("-")
         first = int(shard, 16) if shard else 0
         for number in range(first, SHARDS):
@@ -103,7 +111,10 @@ class Journal:
                 except rados.ObjectNotFound:
                     return
             for key, value in batch:
-                yield key, _decode(key, value)
+                try:
+                    yield key, self._decode(key, value)
+                except CsiError as error:
+                    log.warn_once(_log, "journal entry left alone", pool=self.pool, key=key, problem=str(error))
             if len(batch) < _BATCH:
                 return
             after = batch[-1][0]
@@ -125,9 +136,16 @@ class Journal:
             raw = dict(values).get(key)
         if raw is None:
             return None
-        entry = _decode(key, raw)
+        entry = self._decode(key, raw)
         self._raw[key] = (entry, raw)
         return entry
+
+    def _decode(self, key: str, value: bytes) -> JournalEntry:
+        try:
+            return stored.read(value, JournalEntry, f"journal key {key} in pool {self.pool}")
+        except stored.StoredError as error:
+            self.unreadable[key] = str(error)
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, str(error)) from error
 
     def _expected(self, key: str, before: JournalEntry | None) -> str:
         """The value to compare with: the bytes that were read, since another version may encode differently."""
@@ -210,10 +228,3 @@ def _encode(entry: JournalEntry) -> bytes:
     """ASCII only: the binding's comparison counts characters, Ceph counts bytes."""
     text = msgspec.json.encode(entry, order="deterministic").decode()
     return _NON_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text).encode()
-
-
-def _decode(key: str, value: bytes) -> JournalEntry:
-    try:
-        return msgspec.json.decode(value, type=JournalEntry)
-    except msgspec.DecodeError as error:
-        raise CsiError(GrpcCode.INTERNAL, f"journal key {key} is invalid: {error}") from error

@@ -11,6 +11,7 @@ from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.domains import Segments
 from zonewise.ceph.decide.ids import ObjectType, VolumeKind
 from zonewise.ceph.decide.model import VolumeLocation
+from zonewise.objects import stored
 
 _LETTER: Final = {ObjectType.VOLUME: "v", ObjectType.SNAPSHOT: "s"}
 
@@ -31,7 +32,7 @@ class VolumeOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     pool_id: int = 0  # 0 in entries of older versions
 
 
-class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class JournalEntry(stored.Stored, frozen=True, omit_defaults=True):
     """The journal entry of one name, stored as readable JSON."""
 
     name: str

@@ -27,6 +27,9 @@ _FILESYSTEMS: Final = Path("/proc/filesystems")
 _CONFIGURATION, _KEYRING, _KEY = "ceph.conf", "keyring", "key"
 _FUSE: Final = "fuse.ceph-fuse"
 _EXIT_SECONDS, _TERMINATE_SECONDS = 2.0, 30.0
+# ceph-fuse remounts itself after its start, as a test. If it was unmounted before that, the test fails, and by default
+# ceph-fuse then aborts before it has flushed what was written.
+_STAY_ALIVE: Final = "client_die_on_failed_dentry_invalidate = false\nclient_die_on_failed_remount = false\n"
 
 
 class CephFsClient(StrEnum):
@@ -59,7 +62,7 @@ def kernel_knows_ceph(filesystems: str) -> bool:
 
 
 class CephFsStager:
-    def __init__(self, client: CephFsClient, cgroup: Path | None = None) -> None:
+    def __init__(self, client: CephFsClient, cgroup: Sequence[Path] = ()) -> None:
         self.client = client
         self._cgroup = cgroup
 
@@ -115,7 +118,7 @@ class CephFsStager:
         options: Sequence[str],
     ) -> None:
         client = Credentials.of(cluster)
-        conf = f"{client.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n"
+        conf = f"{client.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n{_STAY_ALIVE}"
         command = [
             *("ceph-fuse", "-f", "-c", _CONFIGURATION, "-n", f"client.{client.user}"),
             *("--client_fs", filesystem, "-r", path),

@@ -2,7 +2,7 @@
 
 Each has a directory with a lock file that it inherits and holds as long as it lives. Later processes, also a restarted
 node plugin, know by the lock whether it runs, without trusting a pid. The pid file is valid while the lock is held. A
-container runtime kills everything in a container's cgroup, so a daemon can be moved to another one.
+container runtime kills everything in a container's cgroups, so a daemon can be moved to others, see `cgroups`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
-from zonewise.ceph.node import host_command
+from zonewise.ceph.node import cgroups, host_command
 from zonewise.errors import ZonewiseError
 
 _LOCK, _PID, _LOG = "lock", "pid", "log"
 _LOCK_FD: Final = 3  # the descriptor of a daemon's lock
-# $1 is the cgroup or empty. The daemon does not start if its pid can't be written, since it could not be terminated.
-_SCRIPT: Final = 'echo $$ >pid && { test -z "$1" || echo $$ >"$1/cgroup.procs"; } && shift && exec "$@"'
+# $1 has the files of cgroups to join. The daemon does not start if its pid can't be written, since it could not be
+# terminated, nor in the container's cgroup.
+_SCRIPT: Final = 'echo $$ >pid && IFS=: && for file in $1; do echo $$ >"$file" || exit 1; done && shift && exec "$@"'
 _POLL_SECONDS: Final = 0.01
 _children: set[int] = set()
 
@@ -38,10 +39,10 @@ def start(
     argv: Sequence[str],
     ready: Callable[[], bool],
     *,
-    cgroup: Path | None = None,
+    cgroup: Sequence[Path] = (),
     timeout_seconds: float = host_command.TIMEOUT_SECONDS,
 ) -> None:
-    """Start it unless it runs already, and wait until it is ready."""
+    """Start it unless it runs already, and wait until it is ready. `cgroup`: its directory in each hierarchy."""
     deadline = time.monotonic() + timeout_seconds
     spawned = _spawn(directory, argv, cgroup)
     crash_if_armed(CrashPoint.STAGE_SPAWNED)
@@ -133,7 +134,7 @@ def _handle(directory: Path) -> int | None:
     return None
 
 
-def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> bool:
+def _spawn(directory: Path, argv: Sequence[str], cgroup: Sequence[Path]) -> bool:
     """False if it runs already."""
     _reap()
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -143,12 +144,12 @@ def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> bool:
         except BlockingIOError:
             return False  # maybe started by an earlier process
         (directory / _PID).unlink(missing_ok=True)
-        if cgroup is not None:
-            cgroup.mkdir(parents=True, exist_ok=True)
+        cgroups.create(cgroup)
+        joining = ":".join(str(one / cgroups.PROCESSES) for one in cgroup)
         _children.add(
             os.posix_spawn(
                 "/bin/sh",
-                ["sh", "-c", f'cd "$0" && {_SCRIPT}', str(directory), str(cgroup or ""), *argv],
+                ["sh", "-c", f'cd "$0" && {_SCRIPT}', str(directory), joining, *argv],
                 host_command.environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

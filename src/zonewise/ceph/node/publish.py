@@ -75,6 +75,22 @@ class PublishTargets:
                 f"volume {stage.volume} is still published at {published[0]}: unpublish it first",
             )
 
+    def mounted(self, stage: StageRecord) -> dict[str, bool]:
+        """The targets of a volume by the mount table alone."""
+        path, staged = mounts.canonical_path(stage.path), mounts.at(stage.path)
+        shown = {(staged.device, staged.root)} if staged is not None else set[tuple[str, str]]()
+        device = None
+        if stage.kind is ids.VolumeKind.RBD:
+            device = self._images.device(stage, self._stages.directory(stage.volume))
+        if device is not None:  # its file system, or its node as a block volume
+            status = os.stat(device)  # noqa: PTH116
+            shown |= {(_numbers(status.st_rdev), "/"), (_numbers(status.st_dev), f"/{Path(device).name}")}
+        return {
+            mount.point: mount.read_only
+            for mount in mounts.table()
+            if (mount.device, mount.root) in shown and mount.point != path
+        }
+
     def _source(self, stage: StageRecord) -> str:
         if not stage.access.is_block:
             if mounts.at(stage.path) is None:
@@ -128,6 +144,10 @@ def _is_same(stage: StageRecord, source: str, path: str, mount: mounts.Mount) ->
         return os.stat(path).st_rdev == os.stat(source).st_rdev  # noqa: PTH116
     staged = mounts.at(stage.path)
     return staged is not None and staged.device == mount.device
+
+
+def _numbers(device: int) -> str:
+    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def _remove_empty(path: str) -> None:

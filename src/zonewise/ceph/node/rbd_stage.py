@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from zonewise.ceph.backend.librbd import reading
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide.access import VolumeAccess
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
@@ -92,10 +93,25 @@ class RbdStager:
     def unstage(self, stage: StageRecord, directory: Path) -> None:
         mounts.unmount(stage.path)
         crash_if_armed(CrashPoint.UNSTAGE_UNMOUNTED)
-        self._mappers[stage.mapper].unmap(_image(stage), directory)
+        for mapper in self._mappers_of(stage, directory):
+            mapper.unmap(_image(stage), directory)
+
+    def release(self, stage: StageRecord, directory: Path) -> None:
+        """Detach what a daemon that has ended left attached."""
+        mapper = self._mappers[stage.mapper]
+        if not mapper.is_open(_image(stage), directory):
+            mapper.unmap(_image(stage), directory)
 
     def device(self, stage: StageRecord, directory: Path) -> str | None:
-        return self._mappers[stage.mapper].device(_image(stage), directory)
+        devices = (mapper.device(_image(stage), directory) for mapper in self._mappers_of(stage, directory))
+        return next(devices, None)
+
+    def _mappers_of(self, stage: StageRecord, directory: Path) -> list[Mapper]:
+        """The mapper on record; without a record those that have a device of the image."""
+        if stage.mapper:
+            return [self._mappers[stage.mapper]]
+        known = (mapper for mapper in self._mappers.values() if not mapper.missing())
+        return [mapper for mapper in known if mapper.device(_image(stage), directory)]
 
     def expand(self, stage: StageRecord, directory: Path) -> int:
         """The size of the device, after device and file system have grown to the size of the image."""
@@ -122,14 +138,12 @@ class RbdStager:
         self, cluster: CephCluster, stage: StageRecord, *, own_clients: int, patience_seconds: float
     ) -> bool:
         """Whether mkfs was interrupted. Raises if the image does not exist, or if other clients have it open."""
-        import rbd  # noqa: PLC0415 - a system package, present where Ceph is
-
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
                 with (
                     cluster.doing(f"reading the state of image {stage.pool}/{stage.image}"),
-                    rbd.Image(cluster.ioctx(stage.pool), stage.image, read_only=True) as image,
+                    reading(cluster.ioctx(stage.pool), stage.image) as image,
                 ):
                     watchers = {watcher["addr"] for watcher in image.watchers_list()}
                     lockers = {locker[2] for locker in (image.list_lockers() or {}).get("lockers", ())}
@@ -206,7 +220,7 @@ def _image(stage: StageRecord) -> MappedImage:
 
 
 def _set_formatting(cluster: CephCluster, stage: StageRecord, *, formatting: bool) -> None:
-    import rbd  # noqa: PLC0415
+    import rbd  # noqa: PLC0415 - a system package, present where Ceph is
 
     with (
         cluster.doing(f"setting metadata of image {stage.pool}/{stage.image}"),

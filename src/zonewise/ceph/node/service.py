@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import access, ids
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import VolumeKind
-from zonewise.ceph.node import filesystems, host_command, mounts
+from zonewise.ceph.node import cgroups, filesystems, host_command, mounts
 from zonewise.ceph.node.cephfs_stage import CephFsStager, choose_client
 from zonewise.ceph.node.mappers import probe
 from zonewise.ceph.node.publish import PublishTargets
@@ -115,7 +117,7 @@ class NodeService:
     def node_unstage_volume(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         _require(request, "volume_id", "staging_target_path")
         with self._exclusive(request.volume_id):
-            stage = self._stages.get(request.volume_id)
+            stage = self._stages.get(request.volume_id) or self._salvaged(request)
             if stage is None or mounts.canonical_path(stage.path) != mounts.canonical_path(request.staging_target_path):
                 if self._targets.has_mount(request.volume_id, request.staging_target_path):
                     mounts.unmount(request.staging_target_path)
@@ -197,6 +199,21 @@ class NodeService:
             health.health_statuses.add(status=csi.VolumeHealthErrorType.INACCESSIBLE, reason=reason, message=sentence)
         return csi.NodeGetVolumeHealthResponse(volume_health=health)
 
+    def broken_volumes(self) -> dict[str, str]:
+        """What is wrong with mounted volumes. Devices that dead daemons left without a mount are released."""
+        broken = {}
+        for stage in self._stages.all():
+            directory = self._stages.directory(stage.volume)
+            problem = self._stager(stage).problem(stage, directory)
+            if not problem or stage.volume in self._busy:
+                continue
+            if any(mounts.at(path) is not None for path in (stage.path, *stage.targets)):
+                broken[stage.volume] = problem
+            elif stage.kind is VolumeKind.RBD:
+                with suppress(CsiError), self._exclusive(stage.volume):
+                    self._rbd.release(stage, directory)
+        return broken
+
     def _health_problems(self, stage: StageRecord) -> Iterator[tuple[str, str]]:
         problem = self._stager(stage).problem(stage, self._stages.directory(stage.volume))
         if problem:
@@ -224,6 +241,21 @@ class NodeService:
         self._stager(stage).unstage(stage, self._stages.directory(stage.volume))
         crash_if_armed(CrashPoint.UNSTAGE_UNMAPPED)
         self._stages.drop(stage.volume)
+
+    def _salvaged(self, request: csi.NodeUnstageVolumeRequest) -> StageRecord | None:
+        """For a volume whose record is torn: enough to unmount it and to unmap it by any mapper that has it."""
+        volume_id = ids.parse_volume_id(request.volume_id)
+        if volume_id is None or not self._stages.is_torn(request.volume_id):
+            return None
+        self._targets.has_mount(request.volume_id, request.staging_target_path)  # raises for a foreign mount
+        stage = StageRecord(
+            volume=request.volume_id,
+            kind=volume_id.kind,
+            path=request.staging_target_path,
+            access=access.VolumeAccess(access.AccessMode.UNKNOWN),
+            image=volume_id.image,
+        )
+        return msgspec.structs.replace(stage, targets=self._targets.mounted(stage))
 
     def _discard_stage(self, stage: StageRecord) -> None:
         """Unstage a failed stage with other arguments. Raises ALREADY_EXISTS if the volume is in use."""
@@ -355,7 +387,7 @@ def build_node_service(
     max_volumes: int = 0,
 ) -> NodeService:
     """Probes what this node can mount; "auto" takes the best."""
-    cgroup = Path(daemon_cgroup) if daemon_cgroup else None
+    cgroup = cgroups.prepare(Path(daemon_cgroup)) if daemon_cgroup else []
     choice = probe.probe_mapper(mapper, cgroup)
     _log.info("RBD mapper chosen", mapper=choice.mapper.name, reason=choice.reason)
     client, reason = choose_client(cephfs_client)

@@ -21,6 +21,7 @@ from zonewise.ceph.decide.csinode import next_change
 from zonewise.ceph.decide.domains import DomainLabels
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.takeover import TakeoverError, TakeoverMap
+from zonewise.ceph.node.volume_watch import EVENT as VOLUME_BROKEN
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
@@ -76,6 +77,12 @@ class TopologyLabels:
         if not self._synced.wait(_FIRST_SYNC_SECONDS):
             raise CsiError(GrpcCode.UNAVAILABLE, f"the labels of node {self._topology.node} are not synced yet: retry")
         return self._segments
+
+    def report_broken_volume(self, sentence: str) -> None:
+        """An event on the Node. Before its first sync the problem is in the log only."""
+        node = self._nodes.get(Key("", self._topology.node))
+        if node is not None:
+            self._recorder.record(reference_to(NODES, node), Severity.WARNING, VOLUME_BROKEN, sentence)
 
     def trouble(self) -> str | None:
         watches: tuple[Cache[Any], ...] = (self._nodes, self._csi_nodes, self._config)

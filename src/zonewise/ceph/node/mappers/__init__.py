@@ -38,6 +38,8 @@ class MapperClient:
 
 @dataclass(frozen=True, slots=True)
 class MappedImage:
+    """An empty pool stands for any: the name of an image of ours is its own in all pools."""
+
     pool: str
     name: str
     namespace: str = ""

@@ -55,6 +55,8 @@ class KernelRbd:
         for entry in sorted((self._bus / "devices").glob("*")):
             facts = {name: _read(entry / name) for name in ("pool", "name", "pool_ns", "cluster_fsid", "current_snap")}
             expected = {"pool": image.pool, "name": image.name, "pool_ns": image.namespace, "current_snap": "-"}
+            if not image.pool:
+                expected["pool"] = facts["pool"]
             if facts == {**expected, "cluster_fsid": cluster}:
                 return f"/dev/rbd{entry.name}"
         return None

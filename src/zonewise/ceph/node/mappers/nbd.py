@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ _CONFIGURATION, _KEYRING, _DEVICE = "ceph.conf", "keyring", "device"
 class Nbd:
     name = "rbd-nbd"
 
-    def __init__(self, cgroup: Path | None = None) -> None:
+    def __init__(self, cgroup: Sequence[Path] = ()) -> None:
         self._cgroup = cgroup
 
     def missing(self) -> str:
@@ -80,7 +81,8 @@ class Nbd:
 def listed_device(listing: str, image: MappedImage, process_id: int | None) -> str | None:
     """Images of two clusters may have the same name: the process id of our rbd-nbd decides."""
     for entry in json.loads(listing or "[]"):
-        same = (entry["pool"], entry.get("namespace", ""), entry["image"]) == (image.pool, image.namespace, image.name)
+        pool = image.pool or entry["pool"]
+        same = (entry["pool"], entry.get("namespace", ""), entry["image"]) == (pool, image.namespace, image.name)
         if same and int(entry.get("id", entry.get("pid", -1))) == process_id:
             return str(entry["device"])
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ _DRIVERS: Final = (
 class StorageDaemon:
     name = "storage-daemon"
 
-    def __init__(self, cgroup: Path | None = None) -> None:
+    def __init__(self, cgroup: Sequence[Path] = ()) -> None:
         self._cgroup = cgroup
 
     def missing(self) -> str:
@@ -63,14 +64,17 @@ class StorageDaemon:
         """Opens the image a second time to get its size, then resizes the export to it.
 
         QMP has no command to refresh the size, only one to set it, which would also shrink the image: so the size is
-        read from the image right before, never taken from a request.
+        read from the image right before, never taken from a request. A second handle for writing is never used to write;
+        one for reading that is closed at once could abort the daemon, see `backend.librbd.reading`.
         """
         with QmpConnection(directory / _CONTROL) as qmp:
             nodes = {node["node-name"]: node for node in qmp.execute("query-named-block-nodes")}
             if _PROBE in nodes:  # left by a killed plugin
                 qmp.execute("blockdev-del", {"node-name": _PROBE})
             options = _options_of(nodes[_NODE]["file"])
-            qmp.execute("blockdev-add", {**options, "node-name": _PROBE, "read-only": True, "key-secret": _KEY})
+            qmp.execute(
+                "blockdev-add", {**options, "node-name": _PROBE, "read-only": nodes[_NODE]["ro"], "key-secret": _KEY}
+            )
             try:
                 sizes = {
                     node["node-name"]: int(node["image"]["virtual-size"])
