@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.docs.commands import Block, blocks, pages
+from support.process import scrape
 from zonewise.lab import labs, processes, state
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.demo import installed, zone_answers
@@ -28,6 +29,10 @@ KUBECTL = 'kubectl() { zonewise lab kubectl -- "$@"; }'
 """Users have their own kubectl."""
 ALLOW_EXIT_1 = 'zonewise() { command zonewise "$@" || [[ "$1 $?" =~ ^(explain|status)\\ 1$ ]]; }'
 """Exit code 1 of these commands reports a problem, which the tour expects."""
+PROGRAMS = {
+    f"zonewise-{name}"
+    for name in ("controller", "webhook", "disruption", "guard", "proxy", "dns", "csi-controller", "csi-node")
+}
 STEPS = ("see", "ask", "prefer", "names", "drain", "lose a zone", "take over")
 TOUR = dict(zip(STEPS, (block.commands for block in blocks("README.md", "run")), strict=True))
 """In the order of the README; each step builds on the previous one."""
@@ -132,6 +137,38 @@ def test_status_shows_growing_traffic_of_all_proxies(tour: Lab) -> None:
     first = next(counted for counted in totals if counted)
     assert next(counted for counted in totals if counted > first)
     snapshots.close()
+
+
+def test_metrics_of_every_program_need_a_token(tour: Lab) -> None:
+    """From another pod's place in the network; the health port next to it answers probes only."""
+    client = nodes.plan_of(tour).nodes[0].namespace
+    command = ["kubectl", "-n", "zonewise-system", "create", "token", "zonewise-metrics-reader"]
+    token = run_commands(tour, [" ".join([*command, "--audience=zonewise-metrics"])]).strip()
+    pods = json.loads(run_commands(tour, ["kubectl get pods -A -o json"]))["items"]
+    scraped = set()
+    for pod in pods:
+        for container in pod["spec"]["containers"]:
+            ports = {port["name"]: port["containerPort"] for port in container.get("ports", ()) if "name" in port}
+            if "https-metrics" not in ports:
+                continue
+            address = pod["status"]["podIP"]
+            url = f"https://{address}:{ports['https-metrics']}/metrics"
+            statuses = [
+                namespaces.inside(client, lambda url=url, token=token: scrape(url, token))[0] for token in ("", token)
+            ]
+            assert statuses == [401, 200], pod["metadata"]["name"]
+            scraped.add(pod["metadata"]["labels"]["app.kubernetes.io/name"])
+    assert scraped == PROGRAMS
+
+
+def test_the_dashboard_reads_all_proxies_with_its_token(tour: Lab) -> None:
+    """Directly: not through the API server, which it falls back to."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{installed.dashboard_port(tour)}/events", timeout=60) as stream:
+        assert next(line for line in stream if b'"answering":6' in line)
+    log = processes.log_path(tour.directory, installed.DASHBOARD).read_text().splitlines()
+    port = next(json.loads(line)["health_port"] for line in log if '"health_port"' in line)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        assert b'purpose="traffic"' not in answer.read()
 
 
 def test_doctor_reaches_webhooks_and_finds_all_rights(tour: Lab) -> None:

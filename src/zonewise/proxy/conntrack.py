@@ -19,7 +19,7 @@ from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.decide.targets import EndpointTarget
 from zonewise.proxy.wire.elements import Frontend, frontends
 from zonewise.proxy.wire.family import Family
-from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, number, received
+from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, error_code, number, received
 
 FORGOTTEN = Counter("zonewise_proxy_flows_forgotten", "Stale UDP flows removed from the kernel's table")
 
@@ -118,7 +118,7 @@ def _delete(ct: socket.socket, family: Family, flow: ConntrackFlow) -> bool:
     """False if it has ended meanwhile."""
     ct.send(_message(_DELETE, family, REQUEST | _ACK, flow.identity))
     for reply in received(ct.recv(1 << 16)):
-        code: int = -struct.unpack_from("=i", reply.payload)[0]
+        code = error_code(reply.payload)
         if code not in {0, errno.ENOENT}:
             raise OSError(code, "the kernel did not delete a stale UDP flow")
         return code == 0

@@ -24,6 +24,7 @@ from zonewise.proxy.wire.netlink import (
     MessageType,
     attributes,
     batch_bytes,
+    error_code,
     message_bytes,
     received,
     text,
@@ -95,7 +96,7 @@ class NftSocket:
                 errors.append((0, errno.ENOBUFS))
                 continue
             replies = [message for message in received(datagram) if message.kind == _ERROR]
-            codes = [(message.sequence, -struct.unpack_from("=i", message.payload)[0]) for message in replies]
+            codes = [(message.sequence, error_code(message.payload)) for message in replies]
             errors += [(sequence, code) for sequence, code in codes if code]
 
     def chains(self, family: Family) -> set[str]:
@@ -136,7 +137,7 @@ class NftSocket:
                 if reply.kind == _DONE:
                     return payloads
                 if reply.kind == _ERROR:
-                    code = -struct.unpack_from("=i", reply.payload)[0]
+                    code = error_code(reply.payload)
                     if code == errno.ENOENT:
                         return []
                     raise NftRefusedError(code, message)

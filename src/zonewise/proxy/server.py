@@ -18,20 +18,23 @@ from typing import Final
 from prometheus_client import Gauge, Histogram
 
 from zonewise import log
+from zonewise.api.names import WEIGHTS
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
 from zonewise.proxy import connection_stats, conntrack, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
-from zonewise.proxy.decide.rules import PortName, PortRules
+from zonewise.proxy.decide.rules import AddressLimits, PortName, PortRules
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
 from zonewise.proxy.informers import ProxyInformers
 from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket, readable
 from zonewise.proxy.service_cidrs import ServiceCidrs
+from zonewise.proxy.sysctls import ConntrackSettings, set_conntrack
 from zonewise.proxy.wire.family import FAMILIES, Family
+from zonewise.routing.weights_annotation import weights_problem
 
 SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
 SYNC_SECONDS = Histogram(
@@ -50,7 +53,7 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`pod_ranges` empty: those of the Node object."""
+    """`pod_ranges` empty: those of the Node object. `conntrack` None: the kernel's settings stay."""
 
     node: str
     all_services: bool = False
@@ -59,6 +62,8 @@ class ProxyConfig:
     pods_interface: str = ""
     masquerade_all: bool = False
     measure_traffic: bool = False
+    ignore_external_ips: bool = False
+    conntrack: ConntrackSettings | None = None
 
 
 _Changes = dict[Family, dict[PortName, PortRules | None]]
@@ -114,21 +119,23 @@ class Proxy:
         """Decided, but not in the kernel yet: changes that it rejected wait here for the next sync."""
         self._changed_udp: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose stale flows are to be removed."""
-        self._service_cidrs = ServiceCidrs(client, self._network_changed)
+        self._service_cidrs = ServiceCidrs(client, self._node_changed)
         self._traffic = connection_stats.TrafficCount() if config.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
         gc.set_threshold(_GC_THRESHOLD_AT_START)
+        if self._config.conntrack is not None:
+            set_conntrack(self._config.conntrack)
         synced = asyncio.Event()
         self._informers.on_dirty = self._pending.add
         self._informers.on_topology = lambda: self._pending.add(self._rules.by_labels)
         self._informers.on_node = self._node_changed
         async with asyncio.TaskGroup() as group:
-            if self._config.all_services:
-                group.create_task(self._service_cidrs.run(), name="service ranges")
+            group.create_task(self._service_cidrs.run(), name="service ranges")
             group.create_task(self._informers.run(synced), name="watches")
             await synced.wait()
+            await self._service_cidrs.known.wait()
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._poll_node(), name="addresses")
             if self._traffic is not None:
@@ -189,6 +196,8 @@ class Proxy:
 
     def _decide(self, keys: Iterable[Key]) -> None:
         place = self._informers.place()
+        cidrs = _networks(self._service_cidrs.cidrs)
+        self._rules.limits = AddressLimits(not self._config.ignore_external_ips, cidrs)
         for key in keys:
             before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)
@@ -210,7 +219,7 @@ class Proxy:
             addresses=node_addresses.node_port_addresses(node, self._config.node_port_ranges),
             masquerade_all=self._config.masquerade_all,
             pods_interface=self._config.pods_interface,
-            service_ranges=self._service_cidrs.cidrs,
+            service_ranges=self._service_cidrs.cidrs if self._config.all_services else (),
         )
 
     def _remove_stale_flows(self) -> None:
@@ -230,8 +239,11 @@ class Proxy:
                 self._traffic.update(key, ports, self._informers.slices_of(key), self._applier.network.addresses)
             self._left_out.pop(key, None)
             self._health_check_ports.pop(key, None)
-            if lines := tuple(f"{rules.name}: {line}" for rules in ports for line in rules.left_out):
-                self._left_out[key] = lines
+            lines = [f"{rules.name}: {line}" for rules in ports for line in rules.left_out]
+            weights = {slice_.metadata.annotations.get(WEIGHTS, "") for slice_ in self._informers.slices_of(key)}
+            lines += [f"{key}: {problem}" for text in weights if (problem := weights_problem(text))]
+            if lines:
+                self._left_out[key] = tuple(lines)
             service = self._informers.services.get(key)
             if ports and service and (port := service.spec.health_check_node_port):
                 ready = ready_on(self._config.node, self._informers.slices_of(key))

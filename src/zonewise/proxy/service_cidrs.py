@@ -1,7 +1,7 @@
-"""ServiceCIDRs of the cluster: traffic to their unallocated addresses is dropped on the node.
+"""ServiceCIDRs of the cluster: no Service may claim an address in them as an external one.
 
-Only for a proxy that serves every Service: otherwise addresses may belong to Services of another proxy. Without the
-ServiceCIDR API, in an old API server, nothing is dropped.
+A proxy that serves every Service also drops traffic to their unallocated addresses. Without the ServiceCIDR API, in an old
+API server, neither happens.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ class ServiceCidrs:
         self._client = client
         self._on_change = on_change
         self.cidrs: tuple[str, ...] = ()
+        self.known = asyncio.Event()
+        """Set after the first answer, even if there are none."""
 
     async def run(self) -> None:
         """Run until cancelled; return at once if the API server has no ServiceCIDRs."""
         try:
             self._set((await self._client.list(SERVICE_CIDRS)).items)
         except (NotFound, Forbidden) as error:
-            _log.warning(
-                "ServiceCIDRs unavailable, traffic to unallocated cluster IPs is not dropped", error=str(error)
-            )
+            _log.warning("ServiceCIDRs unavailable, cluster IPs are not protected from external IPs", error=str(error))
+            self.known.set()
             return
         except ApiError:
             pass  # the watch below retries
@@ -50,3 +51,4 @@ class ServiceCidrs:
         if cidrs != self.cidrs:
             self.cidrs = cidrs
             self._on_change()
+        self.known.set()

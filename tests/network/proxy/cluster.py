@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +56,14 @@ class ConnectionLog:
                 longest = max(longest, began - since)
             since = None if " " in outcome else since or began
         return longest
+
+    def outcome(self, fault: str, rounds: int) -> dict[str, Any]:
+        """A row of the report of faults."""
+        worked = [began for began, outcome in self.tries if " " in outcome]
+        gap = max((later - before for before, later in pairwise(worked)), default=0.0)
+        lost = len(self.failures)
+        facts = {"requests": len(self.tries), "what": "connections", "lost": lost, "gap_seconds": gap}
+        return {"component": "proxy", "fault": fault, "rounds": rounds, **facts}
 
 
 @contextmanager

@@ -154,6 +154,25 @@ async def test_service_moves_between_the_proxies_by_label(
     assert connections.longest_outage() <= 1.0, connections.failures
 
 
+async def test_external_ip_takes_no_cluster_ip_from_kube_proxy(
+    pods: Pods, backends: dict[str, str], proxy: RunningProxy
+) -> None:
+    """A tenant's Service claims the cluster IP of a Service that kube-proxy serves. Ours comes before kube-proxy's rules."""
+    victim = (await _service(pods, "victim", ours=False))["spec"]["clusterIP"]
+    await wait_served(proxy.namespace, victim, 80, "kube-proxy serves it")
+    thief = await _service(pods, "thief", selector={"app": "none"}, externalIPs=[victim])
+    await eventually(_async(lambda: proxy.logged(victim)), "the claim is refused")
+    await _until_rejected(proxy, thief["spec"]["clusterIP"])
+    assert _answering(proxy.namespace, victim, backends) == set(HOMES)
+
+
+async def _until_rejected(proxy: RunningProxy, address: str) -> None:
+    async def check() -> bool:
+        return _answering(proxy.namespace, address, {}, count=1) == {"refused"}
+
+    await eventually(check, "our rules are in place")
+
+
 async def test_deleted_table_is_restored(pods: Pods, backends: dict[str, str], proxy: RunningProxy) -> None:
     service = await _service(pods, "web")
     await wait_served(proxy.namespace, service["spec"]["clusterIP"], 80, "the Service")

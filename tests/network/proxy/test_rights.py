@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from network.proxy.cluster import COMMAND, LABEL, RunningProxy, started
-from support.install.deployed import Deployed, audit_flags, documents, scopes
+from support.install.deployed import Deployed, audit_flags, documents, scopes, token_in
 from support.kube.fault_proxy import FaultProxy
+from support.process import scrape
 from support.slices import cluster
 from support.waiting import eventually
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -22,7 +23,7 @@ from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
 
 ACCOUNT = "zonewise-proxy"
 MANIFESTS = ("proxy.yaml", "proxy-all.yaml")
-ACCOUNTING = "/proc/sys/net/netfilter/nf_conntrack_acct"
+METRICS = "https://127.0.0.1:10357/metrics"
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def _container(manifest: str, name: str) -> dict[str, Any]:
 async def test_proxy_uses_all_of_its_rights_and_no_other(
     private_cluster: Callable[..., ControlPlane], tmp_path: Path, node: str
 ) -> None:
-    """Beside kube-proxy, and instead of it with one more right."""
+    """Beside kube-proxy, and instead of it, then with kube-proxy's settings of the kernel."""
     plane = await asyncio.to_thread(private_cluster, flags=audit_flags(tmp_path))
     site = Deployed(plane, tmp_path)
 
@@ -59,18 +60,26 @@ async def test_proxy_uses_all_of_its_rights_and_no_other(
         for manifest in MANIFESTS:
             site.apply(manifest)
             await asyncio.to_thread(namespaces.run, namespaces.command(node, [*COMMAND, *_flags(manifest, "prepare")]))
-            assert namespaces.inside(node, lambda: Path(ACCOUNTING).read_text()).strip() == "1"
+            assert _kernel_setting(node, "nf_conntrack_acct") == 1
+            expected_seconds = 3600 if manifest == "proxy-all.yaml" else 60
+            assert _kernel_setting(node, "nf_conntrack_tcp_timeout_close_wait") == expected_seconds
             config = link.kubeconfig(await site.kubeconfig(client, ACCOUNT), tmp_path)
             log = tmp_path / f"{manifest}.log"
             running = started(RunningProxy(config, "a1", node, log, _flags(manifest, "proxy")))
             await asyncio.to_thread(running.__enter__)
             try:
                 await eventually(lambda: address in _listed(node), "it serves the Service")
+                await eventually(lambda: "metrics served" in log.read_text(), "it serves metrics")  # noqa: B023
+                assert await asyncio.to_thread(_scraped, node, token_in(config)) == 403
                 expected = scopes(manifest, ACCOUNT)
                 await eventually(lambda: site.used(manifest, ACCOUNT) == expected, "every right is used")  # noqa: B023
                 assert not site.refused(ACCOUNT)
             finally:
                 await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def _scraped(node: str, token: str) -> int:
+    return namespaces.inside(node, lambda: scrape(METRICS, token))[0]
 
 
 def _flags(manifest: str, container: str) -> tuple[str, ...]:
@@ -86,6 +95,10 @@ def _slice() -> dict[str, Any]:
         "ports": [{"name": "main", "port": 8080}],
         "endpoints": [{"addresses": ["10.244.1.1"]}],
     }
+
+
+def _kernel_setting(node: str, name: str) -> int:
+    return int(namespaces.inside(node, lambda: Path("/proc/sys/net/netfilter", name).read_text()))
 
 
 def _listed(node: str) -> str:

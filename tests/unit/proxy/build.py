@@ -13,11 +13,13 @@ ZONE = "topology.kubernetes.io/zone"
 NODES = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
 
 
-def service(name: str = "web", *, annotations: dict[str, str] | None = None, **spec: Any) -> Service:
+def service(
+    name: str = "web", *, annotations: dict[str, str] | None = None, created: str | None = None, **spec: Any
+) -> Service:
     status = {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": "VIP"} for ip in spec.pop("vips", ())]}}
     spec = {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80}], **spec}
     spec.setdefault("clusterIPs", [spec["clusterIP"]])
-    metadata = {"name": name, "namespace": "shop", "annotations": annotations or {}}
+    metadata = {"name": name, "namespace": "shop", "annotations": annotations or {}, "creationTimestamp": created}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Service)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 
 import pytest
@@ -12,7 +13,16 @@ from zonewise.proxy.conntrack import ConntrackFlow, read_flow, stale
 from zonewise.proxy.decide.targets import EndpointTarget
 from zonewise.proxy.wire import netlink
 from zonewise.proxy.wire.family import IPV4
-from zonewise.proxy.wire.netlink import MessageType, attribute, nested
+from zonewise.proxy.wire.netlink import (
+    Message,
+    MessageType,
+    attribute,
+    error_code,
+    message_bytes,
+    nested,
+    received,
+    text,
+)
 
 WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
 
@@ -77,3 +87,15 @@ def test_stale_flows(reply: str, allowed: set[EndpointTarget], expected: bool) -
     assert isinstance(flow, ConntrackFlow)
     assert stale(flow, {(IPV4.pack("10.96.0.1"), 53): frozenset(allowed)}, IPV4) is expected
     assert not stale(flow, {}, IPV4)
+
+
+@pytest.mark.parametrize("length", [0, 4, 15])
+def test_message_shorter_than_its_header_ends_the_datagram(length: int) -> None:
+    good = message_bytes(Message(3, 2, text(1, "zonewise")), 7)
+    assert [message.sequence for message in received(good + struct.pack("=IHHII", length, 0, 0, 8, 0))] == [7]
+
+
+def test_error_without_a_code_is_an_error() -> None:
+    assert error_code(memoryview(struct.pack("=i", -2))) == 2
+    assert error_code(memoryview(struct.pack("=i", 0))) == 0
+    assert error_code(memoryview(b"\0")) == errno.EBADMSG

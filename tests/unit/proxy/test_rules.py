@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -9,7 +10,15 @@ import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Service
-from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, desired_rules, is_served
+from zonewise.proxy.decide.rules import (
+    NO_LIMITS,
+    AddressLimits,
+    PortRefusal,
+    PortRules,
+    Scope,
+    desired_rules,
+    is_served,
+)
 from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, find_targets
 from zonewise.proxy.wire.family import IPV4, IPV6
 
@@ -78,6 +87,30 @@ def test_addresses_are_split_by_family() -> None:
         ("fd97::1",),
         PortRefusal.REJECT,
     )
+
+
+@pytest.mark.parametrize(
+    ("limits", "external", "balancers"),
+    [
+        pytest.param(NO_LIMITS, ("10.96.0.7", "1.2.3.4"), ("10.96.0.8", "5.6.7.8"), id="none"),
+        pytest.param(
+            AddressLimits(service_ranges=(ip_network("10.96.0.0/16"), ip_network("fd96::/112"))),
+            ("1.2.3.4",),
+            ("5.6.7.8",),
+            id="cluster IPs of other Services",
+        ),
+        pytest.param(AddressLimits(external_ips=False), (), ("10.96.0.8", "5.6.7.8"), id="no external IPs"),
+    ],
+)
+def test_limits_bar_external_addresses(
+    limits: AddressLimits, external: tuple[str, ...], balancers: tuple[str, ...]
+) -> None:
+    svc = service(type="LoadBalancer", externalIPs=["10.96.0.7", "1.2.3.4"], vips=["10.96.0.8", "5.6.7.8"])
+    targets = find_targets(svc, svc.spec.ports[0], [slice_of(*ENDPOINTS)], NodePlace("a1", cluster()), "IPv4")
+    port = desired_rules(svc, svc.spec.ports[0], targets, IPV4, limits=limits)
+    assert port is not None
+    assert (port.external_ips, port.balancer_ips) == (external, balancers)
+    assert len(port.left_out) == 4 - len(external) - len(balancers)
 
 
 def test_service_without_a_cluster_ip_of_the_family_has_no_rules() -> None:

@@ -80,6 +80,18 @@ def test_cluster_ip_wins_over_an_external_ip() -> None:
     assert current.conflicts() == []
 
 
+def test_contested_address_goes_to_the_balancer_then_to_the_oldest() -> None:
+    """A name is chosen by its writer, an address of a load balancer is not."""
+    balanced: dict[str, Any] = {"type": "LoadBalancer", "vips": ["192.0.2.1"]}
+    thief = rules("a-thief", [], clusterIP="10.96.0.2", externalIPs=["192.0.2.1"], created="2026-11-18T00:00:00Z")
+    later = rules("b-later", [], clusterIP="10.96.0.3", created="2026-11-18T00:00:02Z", **balanced)
+    owner = rules("owner", [], clusterIP="10.96.0.4", created="2026-11-18T00:00:01Z", **balanced)
+    outcome = [
+        (conflict.winner.service, conflict.loser.service) for conflict in ruleset(thief, later, owner).conflicts()
+    ]
+    assert outcome == [("owner", "b-later"), ("owner", "a-thief")]
+
+
 def test_deleting_a_sticky_port_deletes_its_chains_and_sets() -> None:
     before = rules("web", ["10.1.0.1", "10.1.0.2"], sessionAffinity="ClientIP")
     current = ruleset()

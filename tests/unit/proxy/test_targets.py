@@ -145,6 +145,7 @@ STRANDED = {
     "none yet": ({SAME_ZONE: "Prefer"}, [], True),
     "own group": ({SAME_ZONE: "Prefer"}, ["a", "d"], False),
     "shared group": ({SAME_ZONE: "Prefer"}, ["a", "zonewise-shared"], False),
+    "group that other zones share": ({SAME_ZONE: "Prefer"}, ["a", "zonewise-shared of a"], True),
     "group for all zones": ({SAME_ZONE: "Prefer"}, ["zonewise-all"], False),
     "no groups": ({SAME_ZONE: "Prefer"}, [""], False),
     "hard rule": ({SAME_ZONE: "Require"}, ["a"], False),
@@ -155,7 +156,8 @@ STRANDED = {
 
 @pytest.mark.parametrize(("annotations", "groups", "expected"), STRANDED.values(), ids=STRANDED)
 def test_stranded_without_a_group_for_the_zone(annotations: dict[str, str], groups: list[str], expected: bool) -> None:
-    slices = [slice_of(endpoint("10.1.0.1"), consumer=group) for group in groups]
+    names = [group.partition(" of ") for group in groups]
+    slices = [slice_of(endpoint("10.1.0.1", zones=[zone or "d"]), consumer=group) for group, _, zone in names]
     assert is_stranded(service(annotations=annotations, selector={"app": "web"}), slices, "d") is expected
 
 
@@ -200,10 +202,14 @@ def test_drained_zone_gets_no_traffic_if_others_can_serve() -> None:
     assert addresses(targets) == ["10.2.0.1"]
 
 
-def test_same_node_is_preferred_within_groups() -> None:
-    own = slice_of(endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.1.0.2", "a2", zones=["a"]), consumer="a")
+@pytest.mark.parametrize(("told", "expected"), [("a1", ["10.1.0.1"]), ("zonewise-no-node", ["10.1.0.1", "10.1.0.2"])])
+def test_node_keeps_to_its_own_if_the_group_says_so(told: str, expected: list[str]) -> None:
+    one, two = (
+        endpoint("10.1.0.1", "a1", zones=["a"], nodes=[told]),
+        endpoint("10.1.0.2", "a2", zones=["a"], nodes=["a2"]),
+    )
     svc = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}
-    assert addresses(find(service(annotations=svc), own)) == ["10.1.0.1"]
+    assert addresses(find(service(annotations=svc), slice_of(one, two, consumer="a"))) == expected
 
 
 def test_named_port_may_differ_between_slices() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,12 +44,29 @@ class PortRefusal(StrEnum):
     DROP = "drop"
 
 
+class AddressLimits(NamedTuple):
+    """Which addresses outside the cluster a Service may claim.
+
+    `service_ranges`: the cluster's own. An external IP among them would take the traffic of another Service's cluster IP
+    (CVE-2020-8554), also where another proxy serves that one.
+    """
+
+    external_ips: bool = True
+    service_ranges: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    def reserved(self, address: str) -> bool:
+        return any(ip_address(address) in network for network in self.service_ranges)
+
+
+NO_LIMITS: Final = AddressLimits()
+
+
 class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`cluster` and `local` are slots: a target appears in proportion to its share, and slots are chosen evenly.
 
     `internal` applies to traffic to the cluster IP, `external` to traffic from outside to any other address; pods and
     processes of this node reach those addresses as the rest of the cluster does. `flows` are, for UDP, the targets
-    that established flows may keep.
+    that established flows may keep. `created`: since when the Service exists.
     """
 
     name: PortName
@@ -69,6 +86,7 @@ class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     affinity_seconds: int = 0
     flows: frozenset[EndpointTarget] | None = None
     left_out: tuple[str, ...] = ()
+    created: str = ""
 
 
 def is_served(service: Service, *, all_services: bool) -> bool:
@@ -88,6 +106,7 @@ def desired_rules(
     previous: PortRules | None = None,
     *,
     flows: frozenset[EndpointTarget] | None = None,
+    limits: AddressLimits = NO_LIMITS,
 ) -> PortRules | None:
     """None if the Service has no cluster IP of the family, or the port's protocol is not supported."""
     cluster_ip = cluster_ip_of(service, family)
@@ -95,7 +114,7 @@ def desired_rules(
         return None
     external_local = service.spec.external_traffic_policy == "Local" and _has_external_traffic(service)
     internal_local = service.spec.internal_traffic_policy == "Local"
-    external_ips, balancer_ips = _external_addresses(service, family)
+    external_ips, balancer_ips, barred = _external_addresses(service, family, limits)
     has_colon = family.address_bytes == 16
     foreign = {target for target in (*targets.cluster, *targets.local) if (":" in target[0]) is not has_colon}
     cluster, local = targets.cluster, targets.local
@@ -120,7 +139,8 @@ def desired_rules(
         node_port=port.node_port,
         affinity_seconds=_affinity_seconds(service),
         flows=flows,
-        left_out=(*invalid_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
+        left_out=(*barred, *invalid_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
+        created=service.metadata.creation_timestamp or "",
     )
 
 
@@ -144,13 +164,23 @@ def _has_external_traffic(service: Service) -> bool:
     return spec.type in {"LoadBalancer", "NodePort"} or bool(spec.external_ips)
 
 
-def _external_addresses(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _external_addresses(
+    service: Service, family: Family, limits: AddressLimits
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """External IPs, load balancer addresses, and a line for each address that the limits bar."""
     if service.spec.type != "LoadBalancer" and not service.spec.external_ips:
-        return (), ()
-    external = tuple(dict.fromkeys(_of_family(family, service.spec.external_ips)))
+        return (), (), ()
+    external = dict.fromkeys(_of_family(family, service.spec.external_ips))
     ingress = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip_mode == "VIP")
-    balancers = _of_family(family, ingress) if service.spec.type == "LoadBalancer" else ()
-    return external, tuple(address for address in dict.fromkeys(balancers) if address not in external)
+    balancers = dict.fromkeys(_of_family(family, ingress)) if service.spec.type == "LoadBalancer" else {}
+    barred = {} if limits.external_ips else dict.fromkeys(external, "this proxy ignores externalIPs")
+    reserved = (address for address in (*external, *balancers) if limits.reserved(address))
+    barred |= dict.fromkeys(reserved, "it is within the cluster's service ranges")
+    return (
+        tuple(address for address in external if address not in barred),
+        tuple(address for address in balancers if address not in external and address not in barred),
+        tuple(f"external address {address} is left out: {why}" for address, why in barred.items()),
+    )
 
 
 def _of_family(family: Family, addresses: Iterable[str]) -> Iterable[str]:

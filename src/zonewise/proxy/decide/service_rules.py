@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from zonewise.objects import EndpointSlice, Key, Service, key_of
-from zonewise.proxy.decide.rules import PortName, PortRules, cluster_ip_of, desired_rules, is_served
+from zonewise.proxy.decide.rules import (
+    NO_LIMITS,
+    AddressLimits,
+    PortName,
+    PortRules,
+    cluster_ip_of,
+    desired_rules,
+    is_served,
+)
 from zonewise.proxy.decide.targets import NodePlace, PortTargets, find_targets, serving, slices_by_port
 from zonewise.proxy.wire.family import Family
 from zonewise.routing import Decision, read_policy
@@ -32,6 +40,7 @@ class ServiceRules:
     rules: dict[Key, RulesByFamily] = field(default_factory=dict)
     by_labels: set[Key] = field(default_factory=set)
     """The Services whose rules depend on node labels."""
+    limits: AddressLimits = NO_LIMITS
     _decisions: dict[Key, _Decisions] = field(default_factory=dict)
 
     def decide(
@@ -44,7 +53,9 @@ class ServiceRules:
         served = service is not None and is_served(service, all_services=self.all_services)
         if service is not None and served:
             after = {
-                family: _port_rules(service, slices, location, family, before.get(family, {}), previous, decisions)
+                family: _port_rules(
+                    service, slices, location, family, before.get(family, {}), previous, decisions, self.limits
+                )
                 for family in self.families
                 if cluster_ip_of(service, family)
             }
@@ -69,6 +80,7 @@ def _port_rules(
     old: Mapping[PortName, PortRules],
     previous: _Decisions,
     decisions: _Decisions,
+    limits: AddressLimits,
 ) -> dict[PortName, PortRules]:
     """Adds the routing decisions to `decisions`, as the start of the next ones."""
     key = key_of(service)
@@ -82,7 +94,7 @@ def _port_rules(
         if targets.decision is not None:
             decisions[decision_key] = targets.decision
         flows = serving(port, port_slices, family.name) if port.protocol == "UDP" else None
-        rules = desired_rules(service, port, targets, family, old.get(name), flows=flows)
+        rules = desired_rules(service, port, targets, family, old.get(name), flows=flows, limits=limits)
         if rules is not None:
             rules_by_port[name] = rules
     return rules_by_port

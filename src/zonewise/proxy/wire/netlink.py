@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from errno import EBADMSG
 from functools import lru_cache
+from sys import byteorder
 from typing import Final, NamedTuple
 
 SUBSYSTEM: Final = 10
@@ -189,6 +191,8 @@ def received(datagram: bytes) -> Iterator[ReceivedMessage]:
     view = memoryview(datagram)
     while offset + 16 <= len(datagram):
         length, kind, _flags, sequence, port = struct.unpack_from("=IHHII", datagram, offset)
+        if length < 16:  # less than its own header: there is no way to the next one
+            return
         yield ReceivedMessage(kind, sequence, port, view[offset + 16 : offset + length])
         offset += (length + 3) & ~3
 
@@ -201,6 +205,11 @@ def attributes(payload: memoryview) -> Iterator[tuple[int, memoryview]]:
             return
         yield kind & 0x3FFF, payload[offset + 4 : offset + length]
         offset += (length + 3) & ~3
+
+
+def error_code(payload: memoryview) -> int:
+    """Of an error message; 0 for an acknowledgement."""
+    return -int.from_bytes(payload[:4], byteorder, signed=True) if len(payload) >= 4 else EBADMSG
 
 
 def text_of(payload: memoryview) -> str:

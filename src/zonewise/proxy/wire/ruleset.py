@@ -109,8 +109,16 @@ class Ruleset:
         (self._contested.add if len(claimants) > 1 else self._contested.discard)(frontend)
 
     def _ranked(self, frontend: Frontend, claimants: set[PortName]) -> tuple[PortName, ...]:
-        """The owner of a cluster IP comes first, so that an external IP can't take it over; then by name."""
-        return tuple(sorted(claimants, key=lambda name: (self.ports[name].cluster_ip != frontend.address, name)))
+        """By how hard it is to claim an address without a right to it: a cluster IP is assigned by the API server, the
+        address of a load balancer by its controller, an external IP by whoever writes the Service. Then by age.
+        """
+
+        def rank(name: PortName) -> tuple[bool, bool, str, PortName]:
+            rules = self.ports[name]
+            external = frontend.address in rules.external_ips
+            return rules.cluster_ip != frontend.address, external, rules.created, name
+
+        return tuple(sorted(claimants, key=rank))
 
     def _affected(self, changed: Mapping[PortName, PortRules | None]) -> set[PortName]:
         affected = set(changed)
