@@ -4,58 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from support.install.site import CONTROLLERS, SYSTEM, Site, account_with, grant, install_with
 from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.cli.main import cli, main
-from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents, identity
-from zonewise.install.decide.kinds import ORDER
-from zonewise.install.decide.rights import Right, rights_to_install
+from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents
+from zonewise.install.decide.rights import rights_to_install
 from zonewise.install.remove import SLICE_METADATA
-from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
-
-CONTROLLERS = (
-    "namespace-controller,serviceaccount-controller,garbage-collector-controller,clusterrole-aggregation-controller,"
-    "endpointslice-controller,daemonset-controller"
-)
-SYSTEM = "zonewise-system"
-
-
-@dataclass(frozen=True)
-class Site:
-    plane: ControlPlane
-
-    def run(self, *arguments: str) -> Result:
-        result = CliRunner().invoke(cli, [*arguments, "--kubeconfig", str(self.plane.kubeconfig)])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    def run_ok(self, *arguments: str) -> list[str]:
-        result = self.run(*arguments)
-        assert result.exit_code == 0, result.output
-        return result.stdout.splitlines()
-
-    def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        command = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig), *arguments]
-        result = subprocess.run(command, check=False, capture_output=True, text=True, input=stdin, timeout=120)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    def leftovers(self) -> list[str]:
-        """All objects named zonewise, of installed kinds and of kinds created at runtime."""
-        kinds = [str(resource) for resource in ORDER] + ["leases.coordination.k8s.io"]
-        items = json.loads(self.kubectl("get", ",".join(kinds), "-A", "-o", "json"))["items"]
-        return [f"{kind} {name}" for kind, _, name in map(identity, items) if "zonewise" in name]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +64,7 @@ def test_install_and_uninstall_leave_no_trace(site: Site) -> None:
     site.plane.request("PATCH", _service("default", "kubernetes"), _labelled("zonewise"))
     _create_runtime_objects(site)
     _mark_foreign_objects(site)
-    changes = site.run_ok("uninstall", "--yes")
+    changes = site.run_ok("uninstall", "--yes", "--purge")
     assert all(line.endswith(" deleted") for line in changes)
     assert site.leftovers() == before == []
     service = site.plane.request("GET", _service("default", "kubernetes"))["metadata"]
@@ -138,9 +101,12 @@ def _labelled(proxy: str) -> dict[str, object]:
 
 
 def _create_runtime_objects(site: Site) -> None:
-    site.plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": "zonewise-guard"}})
-    lease = {"metadata": {"name": "zonewise-endpointslices"}}
-    site.plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases", lease)
+    """As the programs create them, under their field manager."""
+    manager = "?fieldManager=zonewise"
+    secret = {"metadata": {"name": "zonewise-guard"}, "stringData": {"ca.crt": "x"}}
+    site.plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/secrets{manager}", secret)
+    lease = {"metadata": {"name": "zonewise-endpointslices"}, "spec": {"holderIdentity": "x"}}
+    site.plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases{manager}", lease)
 
 
 def _mark_foreign_objects(site: Site) -> None:
@@ -150,7 +116,8 @@ def _mark_foreign_objects(site: Site) -> None:
     site.kubectl("create", "-f", "-", stdin=json.dumps(pod | {"spec": {"containers": [{"name": "c", "image": "i"}]}}))
     granted = {GRANTED: "uid", "controller.kubernetes.io/pod-deletion-cost": "-2147483648"}
     grant = pod | {"metadata": {"name": "leaving", "annotations": granted}}
-    flags = ("--server-side", f"--field-manager={DISRUPTION_FIELD_MANAGER}")
+    leader = (f"--as=system:serviceaccount:{SYSTEM}:zonewise-disruption", "--as-group=system:masters")
+    flags = ("--server-side", f"--field-manager={DISRUPTION_FIELD_MANAGER}", *leader)
     site.kubectl("apply", *flags, "-f", "-", stdin=json.dumps(grant))
     metadata = {kind: dict.fromkeys(marks, "x") for kind, marks in SLICE_METADATA.items()}
     endpoint_slice = {"metadata": {"name": "own", **metadata}, "addressType": "IPv4", "endpoints": [], "ports": []}
@@ -174,101 +141,37 @@ def test_install_applies_its_diff_and_rejects_conflicts(site: Site, capsys: pyte
     assert message.startswith("zonewise: deployment.apps/zonewise-webhook: others have written .spec.replicas: ")
     assert message.count("\n") == 1
     site.run_ok("install", "--only", "slices", "--force-conflicts")
-    site.run_ok("uninstall", "--yes")
-
-
-def test_mode_change_removes_the_former_modes_rights(site: Site) -> None:
-    site.run_ok("install", "--only", "slices", "--mode", "overlay")
-    diff = site.run("install", "--only", "slices", "--mode", "own", "--diff")
-    assert diff.exit_code == 1
-    changes = site.run_ok("install", "--only", "slices", "--mode", "own")
-    _check_diff_shows_deletions(diff.stdout, changes)
-    assert "ClusterRole zonewise-controller" in site.leftovers()
-    assert "ClusterRole zonewise-overlay-controller" not in site.leftovers()
-    assert "MutatingWebhookConfiguration zonewise-overlay" not in site.leftovers()
-    site.run_ok("uninstall", "--yes")
-    assert site.leftovers() == []
-
-
-def test_dns_replaces_dns_node(site: Site) -> None:
-    site.run_ok("install", "--only", "dns-node")
-    diff = site.run("install", "--only", "dns", "--diff")
-    changes = site.run_ok("install", "--only", "dns")
-    _check_diff_shows_deletions(diff.stdout, changes)
-    leftovers = site.leftovers()
-    assert "Deployment zonewise-dns" in leftovers
-    assert "DaemonSet zonewise-dns" not in leftovers
-    assert f"Namespace {SYSTEM}" in leftovers, "the namespace may hold other components"
-    assert not site.run_ok("install", "--only", "dns", "--diff"), "deleted objects are no difference"
-    site.run_ok("uninstall", "--yes")
-    assert site.leftovers() == []
-
-
-def _check_diff_shows_deletions(diff: str, changes: list[str]) -> None:
-    deleted = [line.removesuffix(" deleted") for line in changes if line.endswith(" deleted")]
-    assert deleted
-    for name in deleted:
-        assert f"--- live/{name}\n+++ applied/{name}\n@@ -1," in diff
-    assert diff.count(" +0,0 @@") == len(deleted), "exactly the deleted objects, in full"
+    site.clean()
 
 
 def test_partial_uninstall_keeps_shared_objects(site: Site) -> None:
-    """Also a namespace and a CRD that existed before."""
+    """Also a namespace that existed before; and the CRD, without --purge."""
     site.plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "mine"}})
     site.run_ok("install", "--only", "slices,disruption", "-n", "mine")
     site.run_ok("uninstall", "--only", "slices", "-n", "mine", "--yes")
     leftovers = site.leftovers()
     assert "Deployment zonewise-guard" in leftovers
     assert "Deployment zonewise-webhook" not in leftovers
-    site.run_ok("uninstall", "--keep-budgets", "-n", "mine", "--yes")
+    site.run_ok("uninstall", "-n", "mine", "--yes")
     assert site.leftovers() == ["CustomResourceDefinition topologydisruptionbudgets.zonewise.dev"]
     assert site.plane.request("GET", "/api/v1/namespaces/mine")["status"]["phase"] == "Active"
-    site.run_ok("uninstall", "--yes")
+    site.run_ok("uninstall", "--purge", "-n", "mine", "--yes")
+    assert site.leftovers() == []
 
 
 def test_rights_checked_by_doctor_are_necessary_and_sufficient(site: Site, tmp_path: Path) -> None:
     needed = rights_to_install(SYSTEM)
-    config = _account_with(site, needed, tmp_path)
-    result = _install_with(config)
+    config = account_with(site, needed, tmp_path)
+    result = install_with(config)
     assert result.returncode == 0, result.stderr
-    site.run_ok("uninstall", "--yes")
-    for verb in dict.fromkeys(right.verb for right in needed):
-        _grant(site, [right for right in needed if right.verb != verb])
-        refused = _install_with(config)
+    site.clean()
+    for verb in dict.fromkeys(right.verb for right in needed if right.verb != "delete"):
+        grant(site, [right for right in needed if right.verb != verb])
+        refused = install_with(config)
         assert refused.returncode == 1, f"without {verb}"
         assert re.search(r"forbidden|does not have .* permission", refused.stderr), refused.stderr
-    site.run_ok("uninstall", "--yes")
+    site.clean()
     site.kubectl("delete", "clusterrole/installer", "clusterrolebinding/installer", "serviceaccount/installer")
-
-
-def _install_with(config: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("zonewise")), "install", "--kubeconfig", config]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-
-
-def _account_with(site: Site, rights: Sequence[Right], folder: Path) -> str:
-    """Kubeconfig of a service account with exactly these rights."""
-    site.kubectl("create", "serviceaccount", "installer")
-    _grant(site, rights)
-    site.kubectl(
-        "create", "clusterrolebinding", "installer", "--clusterrole=installer", "--serviceaccount=default:installer"
-    )
-    cluster = {"server": site.plane.server, "certificate-authority": str(site.plane.ca_path)}
-    document = {
-        "current-context": "it",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": site.kubectl("create", "token", "installer").strip()}}],
-        "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
-    }
-    config = folder / "installer.config"
-    config.write_text(json.dumps(document))
-    return str(config)
-
-
-def _grant(site: Site, rights: Sequence[Right]) -> None:
-    rules = [{"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]} for right in rights]
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "installer"}}
-    site.kubectl("apply", "-f", "-", stdin=json.dumps(role | {"rules": rules}))
 
 
 def test_uninstall_does_not_prompt_without_a_terminal(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,10 +180,9 @@ def test_uninstall_does_not_prompt_without_a_terminal(site: Site, capsys: pytest
     body = {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget", **budget}
     site.kubectl("apply", "-f", "-", stdin=json.dumps(body))
     with pytest.raises(SystemExit) as exited:
-        main(["uninstall", "--only", "disruption", "--kubeconfig", str(site.plane.kubeconfig)])
+        main(["uninstall", "--only", "disruption", "--purge", "--kubeconfig", str(site.plane.kubeconfig)])
     message = capsys.readouterr().err
     assert exited.value.code == 2
-    assert "and with it 1 budgets" in message
+    assert "and all budgets with it (TopologyDisruptionBudget: 1)" in message
     assert "--yes" in message
-    site.run_ok("uninstall", "--yes")
-    assert site.leftovers() == []
+    site.clean()

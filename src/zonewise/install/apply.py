@@ -1,24 +1,30 @@
-"""Install: server-side apply of the manifests, object by object, and waiting until their pods are ready."""
+"""Install: what is live under the manifests' names and whose it is; server-side apply, object by object; and waiting
+until the pods are ready.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from zonewise.api.names import INSTALL_FIELD_MANAGER
+from zonewise.api.names import INSTALL_FIELD_MANAGER, INSTANCE_LABEL
 from zonewise.errors import ZonewiseError
 from zonewise.install.components import Document, identity
 from zonewise.install.decide.diff import difference
 from zonewise.install.decide.kinds import BY_KIND, Whole, rank
+from zonewise.install.decide.ownership import Standing, standings
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict, NotFound
+from zonewise.objects import PODS
 
+_POLICIES_MINOR = 30
 _POLL_SECONDS = 0.3
 _DEADLINE_SECONDS = 120.0
 """The API server validates CRDs and policies on write, which is slow on a busy server."""
@@ -42,8 +48,29 @@ class ApplyOutcome:
         return f"{self.name} {self.change}{f': {self.why}' if self.why else ''}"
 
 
+async def survey(
+    client: Client, documents: Sequence[Document], namespace: str, *, adopt: bool = False
+) -> list[Standing]:
+    """What is live under these names, and whether it is the install's in this namespace."""
+    lives = await asyncio.gather(*(find(client, document) for document in documents))
+    return standings(zip(documents, lives, strict=True), namespace, adopt=adopt)
+
+
+def refuse_foreign(surveyed: Iterable[Standing]) -> None:
+    """Raises one error with the names of all foreign objects. A foreign namespace is used as it is."""
+    blocking = [each for each in surveyed if each.foreign and each.document["kind"] != "Namespace"]
+    if blocking:
+        names = "; ".join(f"{shown(each.document)}: {each.foreign}" for each in blocking)
+        raise ZonewiseError(
+            f"nothing was changed, because these names are taken: {names}. Rename or remove them; --adopt takes over objects "
+            "that kubectl or Helm made from the manifests of Zonewise"
+        )
+
+
 async def apply(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[ApplyOutcome]:
     """In the order of their dependencies; objects of a kind concurrently."""
+    if any(document["kind"] == "ValidatingAdmissionPolicy" for document in documents):
+        _check_version(await client.version())
     for _, alike in itertools.groupby(sorted(documents, key=rank), key=rank):
         try:
             async with asyncio.TaskGroup() as group:
@@ -52,6 +79,16 @@ async def apply(client: Client, documents: Sequence[Document], *, force: bool = 
             raise failed.exceptions[0] from failed  # the first is enough
         for task in tasks:
             yield task.result()
+
+
+def _check_version(version: str) -> None:
+    """Before anything is made: without policies, accounts could write more than they own."""
+    match = re.match(r"v?1\.(\d+)", version)
+    if match and int(match[1]) < _POLICIES_MINOR:
+        raise ZonewiseError(
+            f"the API server is {version} and has no ValidatingAdmissionPolicy, which limits what Zonewise's service "
+            f"accounts may write: upgrade to 1.{_POLICIES_MINOR} or later"
+        )
 
 
 async def _apply_one(client: Client, document: Document, force: bool) -> ApplyOutcome:
@@ -77,22 +114,35 @@ async def compare(client: Client, documents: Sequence[Document], *, force: bool 
             yield text
 
 
-async def compare_removed(client: Client, documents: Sequence[Document]) -> AsyncIterator[str]:
+def compare_removed(surveyed: Iterable[Standing]) -> str:
     """What `remove` would delete."""
-    for document in sorted(documents, key=rank, reverse=True):
-        if text := difference(shown(document), await find(client, document), None):
-            yield text
+    return "".join(
+        difference(shown(each.document), each.live, None) for each in _last_first(surveyed) if not each.foreign
+    )
 
 
-async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator[ApplyOutcome]:
-    """In the opposite order; missing objects are skipped."""
-    for document in sorted(documents, key=rank, reverse=True):
-        resource, namespace, name = _place(document)
-        try:
-            await client.delete(resource, name, namespace)
-        except NotFound:
-            continue
-        yield ApplyOutcome(shown(document), ApplyChange.DELETED)
+async def remove(client: Client, surveyed: Iterable[Standing], *, dry_run: bool = False) -> AsyncIterator[ApplyOutcome]:
+    """In the opposite order: the very objects that were surveyed. Foreign ones are named and left."""
+    for each in _last_first(surveyed):
+        if each.foreign:
+            yield ApplyOutcome(shown(each.document), ApplyChange.LEFT, each.foreign)
+        elif each.live is not None and (dry_run or await _delete(client, each.live)):
+            yield ApplyOutcome(shown(each.document), ApplyChange.DELETED)
+
+
+def _last_first(surveyed: Iterable[Standing]) -> list[Standing]:
+    return sorted(surveyed, key=lambda each: rank(each.document), reverse=True)
+
+
+async def _delete(client: Client, live: Document) -> bool:
+    resource, namespace, name = _place(live)
+    try:
+        await client.delete(resource, name, namespace, uid=live["metadata"]["uid"])
+    except NotFound:
+        return False
+    except Conflict as error:
+        raise ZonewiseError(f"{shown(live)} was replaced meanwhile, and not deleted: run this again") from error
+    return True
 
 
 async def until_gone(client: Client, documents: Sequence[Document], timeout_seconds: float) -> None:
@@ -101,6 +151,24 @@ async def until_gone(client: Client, documents: Sequence[Document], timeout_seco
     for document in documents:
         while await find(client, document) is not None:
             await _pause(deadline, f"{shown(document)} is not gone after {timeout_seconds:g} s")
+
+
+async def until_replaced(client: Client, documents: Sequence[Document], timeout_seconds: float) -> None:
+    """No pod of a former template is left: one that is still ending may lead, and needs its rights. A Deployment's status
+    does not count it.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    for document in documents:
+        if document["kind"] == "Deployment":
+            selector = ",".join(f"{key}={value}" for key, value in document["spec"]["selector"]["matchLabels"].items())
+            while ending := await _ending_pods(client, document["metadata"]["namespace"], selector):
+                names = ", ".join(ending)
+                await _pause(deadline, f"pods of {shown(document)} do not end within {timeout_seconds:g} s: {names}")
+
+
+async def _ending_pods(client: Client, namespace: str, selector: str) -> list[str]:
+    pods = (await client.list(PODS, namespace, selector=selector)).items
+    return [pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp]
 
 
 async def until_ready(client: Client, documents: Sequence[Document], timeout_seconds: float) -> None:
@@ -130,6 +198,8 @@ def missing(workload: dict[str, Any] | None) -> str:
     else:
         wanted = workload["spec"]["replicas"]
         updated, ready = status.get("updatedReplicas", 0), status.get("readyReplicas", 0)
+        if old := status.get("replicas", 0) - updated:  # some of the ready ones may be among them
+            return f"{updated} of {wanted} pods are of the new version, {old} of a former one"
     there = min(updated, ready)
     return "" if there >= wanted else f"{there} of {wanted} pods are ready"
 
@@ -144,9 +214,16 @@ async def find(client: Client, document: Document) -> dict[str, Any] | None:
 
 
 def shown(document: Document) -> str:
-    """As kubectl names it: deployment.apps/zonewise-webhook."""
-    resource, _, name = _place(document)
-    return f"{resource.kind.lower()}{'.' if resource.group else ''}{resource.group}/{name}"
+    """As kubectl names it: deployment.apps/zonewise-webhook; with the namespace where it is not the install's."""
+    resource, namespace, name = _place(document)
+    elsewhere = namespace != document["metadata"].get("labels", {}).get(INSTANCE_LABEL, namespace)
+    where = f" in {namespace}" if namespace and elsewhere else ""
+    return f"{resource.kind.lower()}{'.' if resource.group else ''}{resource.group}/{name}{where}"
+
+
+def shown_live(live: Document) -> str:
+    """The same, of an object of any kind."""
+    return f"{live['kind'].lower()}/{live['metadata']['name']}"
 
 
 def _place(document: Document) -> tuple[Whole, str, str]:

@@ -21,9 +21,6 @@ from zonewise.errors import UsageError
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one in C is ten times as fast, where there is one."""
 
-PART_OF: Final = {"app.kubernetes.io/part-of": "zonewise"}
-"""On a namespace that we made: such a one may be removed."""
-
 Document = dict[str, Any]
 
 
@@ -67,6 +64,8 @@ _EITHER: Final = (
 )
 """Of each of these a cluster has one."""
 _SHARED: Final = {"Namespace", "CustomResourceDefinition"}
+_METRICS: Final = "metrics.yaml"
+"""Of every component: the right to read metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +94,11 @@ def choose(names: Iterable[str]) -> tuple[InstallComponent, ...]:
 def file_names(component: InstallComponent, mode: InstallMode) -> tuple[str, ...]:
     match component:
         case InstallComponent.SLICES:
-            return (f"{mode}.yaml",)
+            return (_METRICS, f"{mode}.yaml")
         case InstallComponent.DISRUPTION:
-            return ("tdb.yaml", "disruption.yaml")
+            return (_METRICS, "tdb.yaml", "disruption.yaml")
         case _:
-            return (f"{component}.yaml",)
+            return (_METRICS, f"{component}.yaml")
 
 
 def text(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> str:
@@ -140,11 +139,15 @@ def _replaced(chosen: Sequence[InstallComponent], mode: InstallMode) -> Iterator
 
 
 def everything(components: Iterable[InstallComponent], values: ManifestValues) -> list[Document]:
-    """The objects of these components in every mode, each once."""
+    """The objects of these components in every mode, each once. What all components share is listed with all of them only."""
+    chosen = set(components)
     objects: dict[tuple[str, str, str], Document] = {}
-    for component in components:
-        for mode in InstallMode:
+    for component in InstallComponent:
+        for mode in InstallMode if component in chosen else ():
             objects |= {identity(document): document for document in documents([component], mode, values)}
+    if not chosen >= set(InstallComponent):
+        for _, document in _of_file(_METRICS, values):
+            objects.pop(identity(document), None)
     return list(objects.values())
 
 
@@ -154,11 +157,15 @@ def _parts(
     seen = set()
     for component in chosen:
         for name in file_names(component, mode):
-            for part in re.split(r"^---\n", _render(_read(name), values), flags=re.MULTILINE):
-                document = yaml.load(part, _LOADER)  # noqa: S506 - both are safe loaders
+            for part, document in _of_file(name, values):
                 if identity(document) not in seen:
                     seen.add(identity(document))
                     yield part, document
+
+
+def _of_file(name: str, values: ManifestValues) -> Iterator[tuple[str, Document]]:
+    for part in re.split(r"^---\n", _render(_read(name), values), flags=re.MULTILINE):
+        yield part, yaml.load(part, _LOADER)  # noqa: S506 - both are safe loaders
 
 
 def _read(name: str) -> str:

@@ -1,21 +1,27 @@
 """Uninstall: webhooks and policies first, then Services go back to kube-proxy, then programs and rights,
-the rules on the nodes, our annotations and labels on other objects, and last the CRD and the namespace.
+the rules on the nodes, our annotations and labels on other objects, and last, where nothing of a user's is in them or
+with `purge`, the CRD and the namespace.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from zonewise.api import names as api
 from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED, PROXY_NAME_LABEL, ROUTING_STATE
 from zonewise.errors import ZonewiseError
-from zonewise.install import apply
+from zonewise.install import apply, contents
 from zonewise.install.apply import ApplyChange, ApplyOutcome
-from zonewise.install.components import PART_OF, Document, InstallComponent, ManifestValues, everything
+from zonewise.install.components import Document, InstallComponent, ManifestValues, everything, identity
+from zonewise.install.decide.kinds import WORKLOADS
+from zonewise.install.decide.ownership import Standing, made_by_programs, why_elsewhere
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import NotFound
+from zonewise.kube.wire.errors import ApiError, NotFound
 from zonewise.kube.wire.patch import Apply, MergePatch
 from zonewise.objects import (
     ENDPOINT_SLICES,
@@ -28,58 +34,173 @@ from zonewise.objects import (
     Resource,
     key_of,
 )
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.topology import is_ready
 
 SLICE_METADATA: Final = {
     "labels": (api.CONSUMER,),
     "annotations": (api.STARTED, api.WEIGHTS),
 }
-LEASE_NAMES: Final = (api.SLICES_LEASE, api.DISRUPTION_LEASE, api.CSI_LEASE)
 NODE_LABELS: Final = (api.CSI_TOPOLOGY_PREFIX, api.CSI_TAKEOVER_PREFIX)
-_SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
+_CREATED: Final[dict[InstallComponent, tuple[tuple[str, str], ...]]] = {
+    InstallComponent.SLICES: (("Lease", api.SLICES_LEASE), ("Secret", "zonewise-webhook")),
+    InstallComponent.DISRUPTION: (("Lease", api.DISRUPTION_LEASE), ("Secret", "zonewise-guard")),
+    InstallComponent.CSI: (("Lease", api.CSI_LEASE),),
+}
+"""What programs create while they run."""
 _PROXIES: Final = {InstallComponent.PROXY, InstallComponent.PROXY_ALL}
 _TIMEOUT_SECONDS: Final = 120.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalOptions:
+    purge: bool = False
+    """Also what users keep their data in: the kind with all budgets, and our namespace with everything in it."""
+    keep_budgets: bool = False
+    adopt: bool = False
+    dry_run: bool = False
+
+
+class Removal(msgspec.Struct, frozen=True, rename="camel"):
+    """What `zonewise uninstall -o json` prints."""
+
+    dry_run: bool
+    outcomes: list[ApplyOutcome]
+
+
 async def remove(
-    client: Client, chosen: Iterable[InstallComponent], values: ManifestValues, *, keep_budgets: bool = False
+    client: Client, chosen: Iterable[InstallComponent], values: ManifestValues, options: RemovalOptions
 ) -> AsyncIterator[ApplyOutcome]:
-    """Removes all objects of all components; of some components, those that the others do not share."""
+    """Removes the objects that an install made, of all components or of some; what others made under their names is left.
+    Users' data stays unless `purge` is set.
+    """
+    dry_run = options.dry_run
     components = set(chosen)
-    documents = everything(components, values)
-    namespaces = [document for document in documents if document["kind"] == "Namespace"]
-    kinds = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
-    rest = [document for document in documents if document not in namespaces and document not in kinds]
-    if components & _PROXIES:
-        async for outcome in _return_services(client):
-            yield outcome
-    proxy = await _proxy(client, values) if components & _PROXIES else None
     whole = components >= set(InstallComponent)
-    unready = await _unready_nodes(client) if proxy is not None or whole else []
-    async for outcome in apply.remove(client, rest):
+    surveyed = await apply.survey(client, everything(components, values), values.namespace, adopt=options.adopt)
+    homes = [each for each in surveyed if each.document["kind"] == "Namespace"]
+    kinds = [each for each in surveyed if each.document["kind"] == "CustomResourceDefinition"]
+    rest = [each for each in surveyed if each not in homes and each not in kinds]
+    components -= _still_running(rest, components, values)
+    proxy = next((each for each in rest if identity(each.document) == _proxy(values)), Standing({}))
+    if components & _PROXIES:
+        async for outcome in _return_services(client, dry_run=dry_run):
+            yield outcome
+    unready = await _unready_nodes(client) if proxy.live is not None or whole else []
+    async for outcome in apply.remove(client, rest, dry_run=dry_run):
         yield outcome
-    if proxy is not None:
-        await _clean_nodes(client, proxy, unready)
-        yield ApplyOutcome(f"rules of zonewise proxy on every {'ready ' if unready else ''}node", ApplyChange.DELETED)
-        for name in unready:
-            why = "it is not ready; run `zonewise proxy --cleanup` there when it is back"
-            yield ApplyOutcome(f"rules of zonewise proxy on node {name}", ApplyChange.LEFT, why)
-    async for outcome in _remove_annotations(client, components):
+    if components & _PROXIES and proxy.live is not None:
+        if not dry_run:
+            await _clean_nodes(client, proxy.live, unready, values.namespace)
+        for outcome in _cleaned(unready):
+            yield outcome
+    async for outcome in _remove_traces(client, components, values.namespace, dry_run=dry_run):
+        yield outcome
+    async for outcome in _remove_data(
+        client, kinds, homes if whole else [], surveyed, unready, options, values.namespace
+    ):
+        yield outcome
+
+
+def _still_running(
+    rest: Sequence[Standing], components: Iterable[InstallComponent], values: ManifestValues
+) -> set[InstallComponent]:
+    """Components with a workload, or an account that rights are bound to, that is not ours: their traces in the cluster
+    stay, too.
+    """
+    kinds = (*WORKLOADS, "ClusterRoleBinding", "RoleBinding")
+    staying = {identity(each.document) for each in rest if each.foreign and each.document["kind"] in kinds}
+    return {
+        component
+        for component in components
+        if staying & {identity(document) for document in everything([component], values)}
+    }
+
+
+def _cleaned(unready: Sequence[str]) -> Iterator[ApplyOutcome]:
+    yield ApplyOutcome(f"rules of zonewise proxy on every {'ready ' if unready else ''}node", ApplyChange.DELETED)
+    for name in unready:
+        why = "it is not ready; run `zonewise proxy --cleanup` there when it is back"
+        yield ApplyOutcome(f"rules of zonewise proxy on node {name}", ApplyChange.LEFT, why)
+
+
+async def _remove_traces(
+    client: Client, components: set[InstallComponent], namespace: str, *, dry_run: bool
+) -> AsyncIterator[ApplyOutcome]:
+    async for outcome in _remove_annotations(client, components, dry_run=dry_run):
         yield outcome
     if InstallComponent.CSI in components:
-        async for outcome in _unlabel_nodes(client):
+        async for outcome in _unlabel_nodes(client, dry_run=dry_run):
             yield outcome
-    async for outcome in _remove_created(client, values.namespace):
+    async for outcome in _remove_created(client, components, namespace, dry_run=dry_run):
         yield outcome
-    last = [] if keep_budgets else kinds
-    homes = await _ours(client, namespaces) if whole else []
-    async for outcome in apply.remove(client, [*last, *homes]):
+
+
+async def _remove_data(
+    client: Client,
+    kinds: Sequence[Standing],
+    homes: Sequence[Standing],
+    surveyed: Sequence[Standing],
+    unready: Sequence[str],
+    options: RemovalOptions,
+    namespace: str,
+) -> AsyncIterator[ApplyOutcome]:
+    """The kind and the namespaces, which may hold what users made."""
+    gone: list[Standing] = []
+    for kind in (each for each in kinds if each.live is not None):
+        why = why_elsewhere(kind.live or {}, namespace)
+        if options.purge and not options.keep_budgets and not why:
+            gone.append(kind)
+        else:
+            why = why or f"it holds all budgets ({await count_budgets(client)}); --purge deletes it with them"
+            yield ApplyOutcome(apply.shown(kind.document), ApplyChange.LEFT, why)
+    for home in (each for each in homes if each.live is not None and not each.foreign):
+        name = home.document["metadata"]["name"]
+        theirs, why = await _of_users(client, name, surveyed)
+        if why and not options.purge:
+            yield ApplyOutcome(apply.shown(home.document), ApplyChange.LEFT, why)
+            continue
+        gone.append(home)
+        for each in theirs:
+            yield ApplyOutcome(f"{each} in {name}", ApplyChange.DELETED)
+    async for outcome in apply.remove(client, gone, dry_run=options.dry_run):
         yield outcome
-    held = await _nodes_with_pods(client, values.namespace, unready) if homes else []
-    for name in held:
-        why = "they go when it is ready again, and so does their namespace"
-        yield ApplyOutcome(f"pods of {values.namespace} on node {name}", ApplyChange.LEFT, why)
-    await apply.until_gone(client, last if held else [*last, *homes], _TIMEOUT_SECONDS)
+    if not options.dry_run:
+        async for outcome in _until_gone(client, gone, unready):
+            yield outcome
+
+
+async def _of_users(client: Client, namespace: str, surveyed: Sequence[Standing]) -> tuple[list[str], str]:
+    """Objects in our namespace that are not ours, and why it stays for them."""
+    ours = {identity(each.document) for each in surveyed if not each.foreign}
+    try:
+        found = await contents.of_users(client, namespace, ours)
+    except ApiError as error:  # such as of an API whose server is away
+        return [], f"what it holds can't be read ({error}); --purge deletes it with everything in it"
+    theirs = [apply.shown_live(each) for each in found if each["kind"] != "Secret" or not made_by_programs(each)]
+    return (
+        theirs,
+        f"it holds {', '.join(theirs)}, which no install made; --purge deletes them with it" if theirs else "",
+    )
+
+
+async def _until_gone(client: Client, gone: Sequence[Standing], unready: Sequence[str]) -> AsyncIterator[ApplyOutcome]:
+    """Does not wait for a namespace that pods on nodes that are not ready keep."""
+    for each in gone:
+        name = each.document["metadata"]["name"]
+        nodes = await _nodes_with_pods(client, name, unready) if each.document["kind"] == "Namespace" else []
+        for node in nodes:
+            why = "they go when it is ready again, and so does their namespace"
+            yield ApplyOutcome(f"pods of {name} on node {node}", ApplyChange.LEFT, why)
+        if not nodes and not each.foreign:
+            await apply.until_gone(client, [each.document], _TIMEOUT_SECONDS)
+
+
+async def count_budgets(client: Client) -> int:
+    try:
+        return len((await client.list(TOPOLOGY_DISRUPTION_BUDGETS)).items)
+    except NotFound:
+        return 0
 
 
 async def _unready_nodes(client: Client) -> list[str]:
@@ -93,19 +214,21 @@ async def _nodes_with_pods(client: Client, namespace: str, unready: Sequence[str
     return sorted({pod.spec.node_name for pod in pods} & set(unready))
 
 
-async def _return_services(client: Client) -> AsyncIterator[ApplyOutcome]:
+async def _return_services(client: Client, *, dry_run: bool) -> AsyncIterator[ApplyOutcome]:
     """A Service labelled for a proxy that is gone has no proxy; unlabelled, kube-proxy serves it."""
     off = MergePatch({"metadata": {"labels": {PROXY_NAME_LABEL: None}}})
     for service in (await client.list(SERVICES, selector=f"{PROXY_NAME_LABEL}=zonewise")).items:
-        await client.patch(SERVICES, service.metadata.name, off, service.metadata.namespace)
+        await client.patch(SERVICES, service.metadata.name, off, service.metadata.namespace, dry_run=dry_run)
         yield ApplyOutcome(f"label {PROXY_NAME_LABEL} of service {key_of(service)}", ApplyChange.DELETED)
 
 
-async def _remove_annotations(client: Client, components: set[InstallComponent]) -> AsyncIterator[ApplyOutcome]:
+async def _remove_annotations(
+    client: Client, components: set[InstallComponent], *, dry_run: bool
+) -> AsyncIterator[ApplyOutcome]:
     """A changed Service is synced again by the stock controller, which removes hints that are not its own."""
     annotations: list[tuple[Resource[Any], str, MergePatch | Apply]] = []
     if InstallComponent.SLICES in components:
-        async for outcome in _clean_slices(client):
+        async for outcome in _clean_slices(client, dry_run=dry_run):
             yield outcome
         annotations.append((SERVICES, ROUTING_STATE, MergePatch({"metadata": {"annotations": {ROUTING_STATE: None}}})))
     if InstallComponent.DISRUPTION in components:
@@ -113,7 +236,7 @@ async def _remove_annotations(client: Client, components: set[InstallComponent])
     for resource, annotation, off in annotations:
         for viewed in await _annotated(client, resource, annotation):
             try:
-                await client.patch(resource, viewed.metadata.name, off, viewed.metadata.namespace)
+                await client.patch(resource, viewed.metadata.name, off, viewed.metadata.namespace, dry_run=dry_run)
             except NotFound:
                 continue
             yield ApplyOutcome(
@@ -121,7 +244,7 @@ async def _remove_annotations(client: Client, components: set[InstallComponent])
             )
 
 
-async def _clean_slices(client: Client) -> AsyncIterator[ApplyOutcome]:
+async def _clean_slices(client: Client, *, dry_run: bool) -> AsyncIterator[ApplyOutcome]:
     """Slices of mode own pass to the stock controller, whose label they have."""
     for viewed in (await client.list(ENDPOINT_SLICES)).items:
         present = {"labels": viewed.metadata.labels, "annotations": viewed.metadata.annotations}
@@ -130,20 +253,20 @@ async def _clean_slices(client: Client) -> AsyncIterator[ApplyOutcome]:
             continue
         off = MergePatch({"metadata": {kind: dict.fromkeys(names) for kind, names in ours.items() if names}})
         try:
-            await client.patch(ENDPOINT_SLICES, viewed.metadata.name, off, viewed.metadata.namespace)
+            await client.patch(ENDPOINT_SLICES, viewed.metadata.name, off, viewed.metadata.namespace, dry_run=dry_run)
         except NotFound:
             continue
         removed = ", ".join(name for names in ours.values() for name in names)
         yield ApplyOutcome(f"{removed} of endpointslice {key_of(viewed)}", ApplyChange.DELETED)
 
 
-async def _unlabel_nodes(client: Client) -> AsyncIterator[ApplyOutcome]:
+async def _unlabel_nodes(client: Client, *, dry_run: bool) -> AsyncIterator[ApplyOutcome]:
     """Removes the domain labels that node plugins wrote. Volumes stay, and so does their node affinity."""
     for node in (await client.list(NODES)).items:
         ours = [label for label in node.metadata.labels if label.startswith(NODE_LABELS)]
         if ours:
             off = MergePatch({"metadata": {"labels": dict.fromkeys(ours)}})
-            await client.patch(NODES, node.metadata.name, off)
+            await client.patch(NODES, node.metadata.name, off, dry_run=dry_run)
             yield ApplyOutcome(f"labels {', '.join(ours)} of node {node.metadata.name}", ApplyChange.DELETED)
 
 
@@ -151,34 +274,35 @@ async def _annotated(client: Client, resource: Resource[Any], annotation: str) -
     return [viewed for viewed in (await client.list(resource)).items if annotation in viewed.metadata.annotations]
 
 
-async def _remove_created(client: Client, namespace: str) -> AsyncIterator[ApplyOutcome]:
-    """Objects that our programs created, if the namespace stays; those still needed are recreated."""
-    for resource, names in ((LEASES, LEASE_NAMES), (SECRETS, _SECRETS)):
-        for name in names:
-            try:
-                await client.delete(resource, name, namespace)
-            except NotFound:
+async def _remove_created(
+    client: Client, components: set[InstallComponent], namespace: str, *, dry_run: bool
+) -> AsyncIterator[ApplyOutcome]:
+    """Leases and Secrets that our programs created."""
+    resources = {"Lease": LEASES.whole(), "Secret": SECRETS.whole()}
+    for kind, name in (created for component in components for created in _CREATED.get(component, ())):
+        shown = f"{kind.lower()} {namespace}/{name}"
+        try:
+            live = await client.get(resources[kind], name, namespace)
+            if not made_by_programs(live):
+                yield ApplyOutcome(shown, ApplyChange.LEFT, "no program of Zonewise made it")
                 continue
-            yield ApplyOutcome(f"{resource.kind.lower()} {namespace}/{name}", ApplyChange.DELETED)
+            await client.delete(resources[kind], name, namespace, uid=live["metadata"]["uid"], dry_run=dry_run)
+        except NotFound:
+            continue
+        yield ApplyOutcome(shown, ApplyChange.DELETED)
 
 
-async def _ours(client: Client, namespaces: list[Document]) -> list[Document]:
-    """Namespaces made by an install; one that was there before stays."""
-    live = [(document, await apply.find(client, document)) for document in namespaces]
-    return [document for document, now in live if now and PART_OF.items() <= now["metadata"].get("labels", {}).items()]
+def _proxy(values: ManifestValues) -> tuple[str, str, str]:
+    return "DaemonSet", values.namespace, api.APP_PROXY
 
 
-async def _proxy(client: Client, values: ManifestValues) -> Document | None:
-    document = {"kind": "DaemonSet", "metadata": {"name": "zonewise-proxy", "namespace": values.namespace}}
-    return await apply.find(client, document)
-
-
-async def _clean_nodes(client: Client, proxy: Document, unready: Sequence[str]) -> None:
+async def _clean_nodes(client: Client, proxy: Document, unready: Sequence[str], namespace: str) -> None:
     """Rules stay when a proxy ends, so that connections do: a last pod on every node removes them, once no proxy is left
     that would write them again. Nodes that are not ready are left out: they would never answer.
     """
     await _until_no_pods(client, proxy, unready)
     document = cleaning(proxy, unready)
+    apply.refuse_foreign(await apply.survey(client, [document], namespace))
     async for _ in apply.apply(client, [document], force=True):
         pass
     try:
@@ -186,7 +310,7 @@ async def _clean_nodes(client: Client, proxy: Document, unready: Sequence[str]) 
     except ZonewiseError as error:
         raise ZonewiseError(f"{error}; on the nodes that are left run `zonewise proxy --cleanup`") from error
     finally:
-        async for _ in apply.remove(client, [document]):
+        async for _ in apply.remove(client, await apply.survey(client, [document], namespace)):
             pass
     await apply.until_gone(client, [document], _TIMEOUT_SECONDS)
 

@@ -97,6 +97,17 @@ def audit_flags(folder: Path) -> dict[Program, tuple[str, ...]]:
     }
 
 
+async def token_of(client: Client, account: str, namespace: str = SYSTEM, **spec: Any) -> str:
+    path = SERVICE_ACCOUNTS.path(namespace, account, "token")
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    answer = json.loads(await client.request("POST", path, body=json.dumps(body).encode()))
+    return str(answer["status"]["token"])
+
+
+def token_in(config: Path) -> str:
+    return str(yaml.safe_load(config.read_text())["users"][0]["user"]["token"])
+
+
 @dataclass(frozen=True)
 class Deployed:
     plane: ControlPlane
@@ -110,9 +121,7 @@ class Deployed:
 
     async def kubeconfig(self, client: Client, account: str, namespace: str = SYSTEM) -> Path:
         """Kubeconfig with a token of that service account."""
-        path = SERVICE_ACCOUNTS.path(namespace, account, "token")
-        body = b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}'
-        token = json.loads(await client.request("POST", path, body=body))["status"]["token"]
+        token = await token_of(client, account, namespace)
         cluster = {"server": self.plane.server, "certificate-authority": str(self.plane.ca_path)}
         document = {
             "current-context": "it",

@@ -88,7 +88,8 @@ def test_what_is_printed_is_what_is_applied() -> None:
 
 def test_the_other_mode_is_superseded() -> None:
     gone = {identity(document) for document in components.superseded(DEFAULT, InstallMode.OVERLAY, PLAIN)}
-    assert gone == {("ClusterRole", "", "zonewise-controller"), ("ClusterRoleBinding", "", "zonewise-controller")}
+    kinds = ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert gone == {(kind, "", "zonewise-controller") for kind in kinds}
     assert ("MutatingWebhookConfiguration", "", "zonewise-overlay") in {
         identity(document) for document in components.superseded(DEFAULT, InstallMode.OWN, PLAIN)
     }
@@ -139,6 +140,26 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
+def test_probes_go_to_the_health_port_and_metrics_have_one_of_their_own(workload: Json) -> None:
+    (program,) = [each for each in pod_spec(workload)["containers"] if each["image"] == "zonewise"]
+    ports = {port["name"]: port["containerPort"] for port in program["ports"]}
+    said = flags(program["args"])
+    assert (ports["health"], ports["https-metrics"]) == (said["health_port"], said["metrics_port"])
+    assert list(ports.values()).count(ports["https-metrics"]) == 1
+    probes = [probe for name, probe in program.items() if name.endswith("Probe")]
+    assert probes
+    assert {probe["httpGet"]["port"] for probe in probes} == {"health"}
+
+
+@pytest.mark.parametrize("component", InstallComponent)
+def test_one_component_is_removed_without_the_right_that_all_share(component: InstallComponent) -> None:
+    reader = ("ClusterRole", "", "zonewise-metrics-reader")
+    assert reader in {identity(document) for document in documents([component], InstallMode.OVERLAY, PLAIN)}
+    assert reader not in {identity(document) for document in components.everything([component], PLAIN)}
+    assert reader in {identity(document) for document in components.everything(InstallComponent, PLAIN)}
+
+
+@pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_cluster_admin_has_all_rights(workload: Json) -> None:
     """Our images run as another user, whose privileged containers have no capability in effect."""
     spec = pod_spec(workload)
@@ -153,8 +174,10 @@ def test_workloads_are_fit_for_production(workload: Json) -> None:
     container = spec["containers"][0]
     named = workload["metadata"]["name"]
     assert named == "zonewise-dashboard" or spec["priorityClassName"].startswith("system-")
-    assert container["livenessProbe"]
-    assert container["readinessProbe"]
+    startup, liveness = container["startupProbe"], container["livenessProbe"]
+    assert startup["httpGet"] == liveness["httpGet"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 60, "a first start on a busy node takes its time"
+    assert container["readinessProbe"]["periodSeconds"] <= 2, "a rollout waits for it"
     assert container["resources"]["requests"]
     security = spec.get("securityContext", {}) | container["securityContext"]
     if named == "zonewise-csi-node":  # maps devices for others: it can't do with less
@@ -196,7 +219,7 @@ def test_deployments_have_a_budget_and_every_pod_a_policy(component: InstallComp
 def test_no_right_is_given_without_naming_it() -> None:
     for document in every_document():
         for rule in document.get("rules", []) if document["kind"].endswith("Role") else []:
-            assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+            assert not any("*" in word for words in rule.values() for word in words)
 
 
 def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:

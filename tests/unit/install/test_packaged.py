@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import yaml
@@ -18,11 +17,15 @@ MANIFESTS = ROOT / "src/zonewise/install/manifests"
 
 
 def test_a_wheel_can_install(tmp_path: Path) -> None:
-    """Built as for a release, and imported from the archive alone."""
+    """Built as for a release, twice to the same bytes, and imported from the archive alone."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, check=True, cwd=ROOT, env=environment, capture_output=True, timeout=250)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheels = []
+    for directory in (tmp_path / "first", tmp_path / "second"):
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+        subprocess.run(build, check=True, cwd=ROOT, env=environment, capture_output=True, timeout=250)
+        wheels += directory.glob("*.whl")
+    wheel, again = wheels
+    assert wheel.read_bytes() == again.read_bytes()
     program = "import sys, zonewise; from zonewise.cli.main import main\nassert '.whl' in zonewise.__file__\nmain(sys.argv[1:])"
     printed = subprocess.run(
         [sys.executable, "-c", program, "install", "-o", "yaml"],
@@ -52,13 +55,3 @@ def test_the_charts_versions_and_defaults_are_the_packages() -> None:
     assert values["components"] == [str(component) for component in DEFAULT]
     assert (values["mode"], values["replicas"]) == (InstallMode.OVERLAY, ManifestValues(image="").replicas)
     assert (values["apiServer"]["host"], values["apiServer"]["port"]) == ManifestValues(image="").api_server
-
-
-def test_the_image_has_what_the_package_asks_for() -> None:
-    """The image is built from the lock file without its hashes: every direct dependency must be in what is left."""
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    lock = (ROOT / "requirements.lock").read_text()
-    kept = [line for line in lock.splitlines() if "--hash" not in line]
-    for dependency in asked:
-        name = dependency.split(">")[0].strip().lower()
-        assert any(line.startswith(f"{name}==") for line in kept), name

@@ -38,12 +38,14 @@ def test_install_needs_rights_on_every_kind() -> None:
 
 def test_install_needs_rights_to_grant_and_to_delete_the_other_mode() -> None:
     asked = rights_to_install("here")
-    roles = "rbac.authorization.k8s.io"
+    roles, policies = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
     granting = {(right.verb, right.resource) for right in asked if right.verb in {"escalate", "bind"}}
     assert granting == {(verb, kind) for verb in ("escalate", "bind") for kind in ("roles", "clusterroles")}
     assert {right for right in asked if right.verb == "delete"} == {
         Right("delete", roles, "clusterroles"),
         Right("delete", roles, "clusterrolebindings"),
+        Right("delete", policies, "validatingadmissionpolicies"),
+        Right("delete", policies, "validatingadmissionpolicybindings"),
     }
     said = str(Right("escalate", roles, "clusterroles"))
     assert said.startswith(f"escalate clusterroles.{roles} (to make a role with rights that you don't have yourself")

@@ -35,14 +35,15 @@ ORDER: Final = (
     _kind("DaemonSet", "apps"),
     _kind("ValidatingAdmissionPolicy", _ADMISSION, namespaced=False),
     _kind("ValidatingAdmissionPolicyBinding", _ADMISSION, namespaced=False),
-    _kind("ValidatingWebhookConfiguration", _ADMISSION, namespaced=False),
     _kind("MutatingWebhookConfiguration", _ADMISSION, namespaced=False),
+    _kind("ValidatingWebhookConfiguration", _ADMISSION, namespaced=False),
 )
 """As they are made: nothing before what it needs. What makes API servers ask us comes last, and goes first: an API server
 that asks in vain refuses evictions, and a policy whose kind is gone refuses deletes.
 """
 
 BY_KIND: Final = {resource.kind: resource for resource in (*ORDER, _kind("Pod"))}
+WORKLOADS: Final = ("Deployment", "DaemonSet", "StatefulSet")
 _RANK: Final = {resource.kind: rank for rank, resource in enumerate(ORDER)}
 
 

@@ -16,9 +16,8 @@ from zonewise.install.components import (
     identity,
     superseded,
 )
-from zonewise.install.decide.kinds import BY_KIND
+from zonewise.install.decide.kinds import BY_KIND, WORKLOADS
 
-_WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
 _GRANTING = {
     "escalate": "to make a role with rights that you don't have yourself",
     "bind": "to give others a role with rights that you don't have yourself",
@@ -49,7 +48,7 @@ def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
         for mode in InstallMode:
             made = documents([component], mode, ManifestValues(image="", namespace=namespace))
             for workload in made:
-                if workload["kind"] in _WORKLOADS:
+                if workload["kind"] in WORKLOADS:
                     account = workload["spec"]["template"]["spec"].get("serviceAccountName", "")
                     granted = frozenset(_granted(made, account))
                     name = workload["metadata"]["name"]
@@ -59,15 +58,16 @@ def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
 
 def rights_to_install(namespace: str) -> tuple[Right, ...]:
     """Rights for a default install: it reads every object; an apply of a missing object both patches and
-    creates; roles may grant rights that the user lacks; objects of the other mode only are deleted; and the author of a
-    policy must be allowed to read its parameters.
+    creates; roles may grant rights that the user lacks; objects of the other mode only are deleted, once its pods are
+    gone; and the author of a policy must be allowed to read its parameters.
     """
     chosen, values = choose(()), ManifestValues(image="", namespace=namespace)
     made, gone = documents(chosen, InstallMode.OVERLAY, values), superseded(chosen, InstallMode.OVERLAY, values)
     needed = [(document, verb) for document in made for verb in ("get", "create", "patch")]
     needed += [(document, verb) for document in made if document["kind"].endswith("Role") for verb in _GRANTING]
     needed += [(document, "delete") for document in gone]
-    return tuple(dict.fromkeys([*(_to_kind(document, verb) for document, verb in needed), *_to_parameters(made)]))
+    rights = [_to_kind(document, verb) for document, verb in needed]
+    return tuple(dict.fromkeys([*rights, *_to_parameters(made), Right("list", "", "pods", namespace)]))
 
 
 def _to_kind(document: Document, verb: str) -> Right:
