@@ -162,7 +162,7 @@ def test_the_api_server_authorizes_viewers(shop: ControlPlane, login_url: str, o
     assert login_url.startswith("https://")
     tokens = {name: create_token(shop, name) for name in ("friend", "stranger")}
     allow(shop, "friend")
-    assert [status(login_url, "events", token) for token in ("", "nonsense", tokens["stranger"])] == [401, 401, 401]
+    assert [status(login_url, "events", token) for token in ("", "nonsense", tokens["stranger"])] == [401, 401, 403]
     assert status(login_url, "simulation", tokens["friend"]) == 200
     page = open_page(login_url, live=False)
     for token in ("nonsense", tokens["stranger"]):

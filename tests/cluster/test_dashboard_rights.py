@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import sys
 import urllib.error
@@ -10,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
+from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes, token_of
 from support.process import Program as Process
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
@@ -37,13 +36,16 @@ async def test_the_dashboard_uses_all_of_its_rights_and_no_other(
     plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", {"metadata": {"name": "viewer"}})
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         config = await site.kubeconfig(client, ACCOUNT)
-        token = json.loads(await _token(client))["status"]["token"]
+        token = await token_of(client, "viewer")
     zonewise = str(Path(sys.executable).with_name("zonewise"))
-    program = Process(zonewise, *_arguments(), "--port", 0, "--health-port", 0, "--kubeconfig", config)
+    program = Process(
+        zonewise, *_arguments(), "--port", 0, "--health-port", 0, "--metrics-port", 0, "--kubeconfig", config
+    )
     try:
         program.wait_ready()
-        port = int(program.next_line().split("  ")[0].rstrip("/").rpartition(":")[2])
-        assert _status(port, token) in {401, 403}, "an authenticated user without the right is refused"
+        port = int(program.line("dashboard served")["url"].rstrip("/").rpartition(":")[2])
+        assert _status(port, token) == 403, "an authenticated user without the right is refused"
+        assert program.scrape(token)[0] == 403
         subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": SYSTEM}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "zonewise-dashboard-viewer"}
         plane.request(
@@ -58,11 +60,6 @@ async def test_the_dashboard_uses_all_of_its_rights_and_no_other(
 
 def _used(site: Deployed) -> set[Scope]:
     return site.used("dashboard.yaml", ACCOUNT)
-
-
-async def _token(client: Client) -> bytes:
-    body = b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}'
-    return await client.request("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/viewer/token", body=body)
 
 
 def _status(port: int, token: str) -> int:

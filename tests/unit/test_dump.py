@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from zonewise.objects import Node, Pod
 VIEWS = {"Node": Node, "Pod": Pod}
 
 
-def thing(kind: str, name: str, **annotations: str) -> dict[str, Any]:
+def thing(kind: str, name: str, /, **annotations: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "annotations": annotations}}
 
 
@@ -42,6 +43,28 @@ FORMS = {
     "documents": b"\n---\n".join(yaml.safe_dump(one).encode() for one in OBJECTS),
     "lists as documents": b"---\n" + as_kubectl(*OBJECTS[:2]) + b"---\n" + as_kubectl(*OBJECTS[2:]) + b"---\n",
     "JSON": json.dumps({"kind": "List", "items": list(OBJECTS)}).encode(),
+    "items in flow style": b"apiVersion: v1\nitems:\n"
+    + b"".join(
+        b"- {apiVersion: v1, kind: %s, metadata: {name: %s}}\n"
+        % (one["kind"].encode(), one["metadata"]["name"].encode())
+        for one in OBJECTS
+    )
+    + b"kind: List\n",
+    "items that say first what they are": yaml.safe_dump(
+        {"apiVersion": "v1", "items": [dict(reversed(one.items())) for one in OBJECTS], "kind": "List"}, sort_keys=False
+    ).encode(),
+    "items that say in quotes what they are": as_kubectl(*OBJECTS).replace(b"kind: Node", b'kind: "Node"'),
+    "items with a comment": as_kubectl(*OBJECTS).replace(b"kind: Node", b"kind: Node # the only one"),
+    "items indented by more": as_kubectl(*OBJECTS).replace(b"\n  ", b"\n    ").replace(b"\n- ", b"\n-   "),
+    "a list of another kind among the items": as_kubectl({"kind": "NodeList", "items": [OBJECTS[0]]}, *OBJECTS[1:]),
+    "documents with a comment after the mark": as_kubectl(*OBJECTS[1:])
+    + b"--- # next\n"
+    + yaml.safe_dump(OBJECTS[0]).encode(),
+    "one document in flow style": b"{kind: List, items: %s}" % json.dumps(list(OBJECTS)).encode(),
+    "JSON Lines": b"".join(json.dumps(one).encode() + b"\n" for one in OBJECTS),
+    "JSON Lines with empty ones, and a list": b"\n"
+    + b"\r\n\n".join(json.dumps(one).encode() for one in ({"kind": "List", "items": list(OBJECTS[:2])}, *OBJECTS[2:])),
+    "JSON over several lines": json.dumps({"kind": "List", "items": list(OBJECTS)}, indent=1).encode(),
     "a list in a list": json.dumps({"kind": "List", "items": [{"kind": "List", "items": list(OBJECTS)}]}).encode(),
 }
 
@@ -49,6 +72,97 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_read_alike(form: str) -> None:
     assert names(FORMS[form]) == {"Node": ["n1"], "Pod": ["p1", "p2"]}
+
+
+SCALARS = st.one_of(
+    st.sampled_from(
+        [
+            "yes",
+            "no",
+            "on",
+            "off",
+            "y",
+            "~",
+            "null",
+            "Null",
+            "true",
+            "TRUE",
+            "010",
+            "0x1F",
+            "1_000",
+            "12:30:45",
+            "1e3",
+            ".inf",
+            "+5",
+            "=",
+            "<<",
+            "&a",
+            "*a",
+            "!a",
+            "%a",
+            "@a",
+            "`a",
+            "{a}",
+            "[a]",
+            "-",
+            "?",
+            ":",
+            "#",
+            "|",
+            ">",
+            "\t",
+            "x:",
+        ]
+    ),
+    st.text(max_size=12),
+    st.from_regex(r"[-+]?[0-9_.:eExob]{1,8}", fullmatch=True),
+)
+PODS = st.builds(lambda name, more: thing("Pod", name, **more), SCALARS, st.dictionaries(SCALARS, SCALARS, max_size=3))
+NODES = st.builds(lambda name, text: {**thing("Node", name), "note": text}, SCALARS, SCALARS)
+STYLES = st.fixed_dictionaries(
+    {
+        "default_flow_style": st.sampled_from([True, False, None]),
+        "default_style": st.sampled_from([None, '"', "'", "|"]),
+        "sort_keys": st.booleans(),
+        "indent": st.sampled_from([2, 4]),
+        "width": st.sampled_from([20, 80, 1000]),
+        "allow_unicode": st.booleans(),
+    }
+)
+
+
+@given(st.lists(st.one_of(PODS, NODES), max_size=4), STYLES)
+def test_quick_and_patient_reader_agree_on_every_style(objects: list[dict[str, Any]], style: dict[str, Any]) -> None:
+    """Items in the style, within kubectl's list and as the whole document. Indented so, a few are no longer YAML."""
+    items = "".join(
+        f"- {yaml.safe_dump(one, **style).rstrip()}".replace("\n", "\n  ") + "\n" for one in objects
+    ).replace("\n  ...", "")
+    for text in (
+        f"apiVersion: v1\nitems:\n{items}kind: List\n" if objects else "kind: List\n",
+        "---\n" + yaml.safe_dump({"apiVersion": "v1", "items": objects, "kind": "List"}, **style),
+    ):
+        alike(text.encode())
+
+
+@given(
+    st.lists(st.one_of(SCALARS, st.sampled_from(["- ", "  ", "kind: ", "Pod", "name: ", "\n", ", ", "}"])), max_size=12)
+)
+def test_quick_and_patient_reader_agree_on_text_among_the_fields(words: list[str]) -> None:
+    text = "".join(words)
+    for field in (f"  note: {text}\n", f"  {text}\n", f"  note:\n    {text}\n"):
+        alike(f"apiVersion: v1\nitems:\n- apiVersion: v1\n{field}  kind: Pod\n  metadata: {{}}\nkind: List\n".encode())
+
+
+def alike(data: bytes) -> bool:
+    """Whether PyYAML can read it; then the quick way has to find the same. On broken text it may be more lenient."""
+    try:
+        patient = dump.read(b"# not kubectl's\n" + data, "d", VIEWS)
+    except DumpError:
+        with suppress(DumpError):
+            dump.read(data, "d", VIEWS)
+        return False
+    assert dump.read(data, "d", VIEWS) == patient
+    return True
 
 
 @given(
@@ -65,6 +179,12 @@ def test_text_that_looks_like_an_item_is_none() -> None:
     text = "- apiVersion: v1\n  kind: Node\n---\n- x: &a *b\n"
     (pod,) = dump.read(as_kubectl(thing("Pod", "p", script=text)), "d", VIEWS)["Pod"]
     assert pod.metadata.annotations == {"script": text}
+
+
+@pytest.mark.parametrize("head", ["|", "|-", "|+", ">", ">+"])
+def test_text_at_the_end_of_an_item_keeps_its_last_line_break(head: str) -> None:
+    item = f"- apiVersion: v1\n  kind: Pod\n  metadata:\n    annotations:\n      a: {head}\n        x\n        y\n"
+    assert alike(f"apiVersion: v1\nitems:\n{item}{item}kind: List\n".encode())
 
 
 def test_an_item_may_be_large_and_the_next_one_small() -> None:
@@ -92,10 +212,19 @@ def resident_mib() -> float:
         (b'{"kind": ', "d: not JSON"),
         (b'{"items": []}', "d: not a dump of Kubernetes objects"),
         (b"kind: [\n", "d:2: not YAML"),
+        (b'{"kind": "Node"}\n{"kind": \n', "d:2: not JSON"),
+        (b'{"kind": "Node"}\n[]\n', "d:2: not a dump of Kubernetes objects"),
+        (b"kind: " + b"[" * 100_000, "d: not YAML"),
+        (b'{"kind": "List", "items": ' + b"[" * 100_000, "d: not JSON"),
         (b"- 1\n- 2\n", "d: not a dump of Kubernetes objects"),
         (b"hello", "d: not a dump of Kubernetes objects"),
         (b"\xff\xfe\x00", "d: not YAML"),
-        (as_kubectl(thing("Node", "n"), {**thing("Pod", "p"), "spec": 5}), "d: Pod p can't be read"),
+        (as_kubectl(thing("Node", "n"), {**thing("Pod", "p"), "spec": 5}), "d: Pod 'p' can't be read"),
+        (b'{"kind": "Pod", "metadata": {"name": "\xff"}}', "d: Pod without a name can't be read"),
+        (
+            b'{"kind": "Pod", "spec": {"nodeName": "\xb8"}, "metadata": {"name": "a\\nb"}}',
+            "d: Pod 'a\\nb' can't be read",
+        ),
         (b'apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Pod\n  x: "open\nkind: List\n', "d:"),
     ],
 )

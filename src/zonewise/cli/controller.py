@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
+from zonewise.cli.options import cluster_options, health_options, listen, log_options, parts_option
 
 if TYPE_CHECKING:
     from zonewise.kube.manager import LeaseConfig, Manager
@@ -55,6 +55,14 @@ Examples:
     default=15,
     show_default=True,
     help="Lease duration in seconds.",
+)
+@click.option(
+    "--apiserver-request-timeout",
+    type=click.IntRange(1, 3600),
+    default=60,
+    show_default=True,
+    help="The --request-timeout of the API servers, in seconds: how long an allowed eviction may still be under way. A "
+    "charge whose pod stays is kept for so long.",
 )
 @click.option(
     "--endpoints-per-slice",
@@ -105,7 +113,7 @@ Examples:
     show_default=True,
     help="Burst of writes above --kube-api-qps.",
 )
-@health_option(HEALTH_PORT)
+@health_options(HEALTH_PORT)
 @log_options
 def controller(**options: Any) -> None:
     """Run the EndpointSlice controller, and on request the controller of topology disruption budgets.
@@ -123,8 +131,8 @@ def controller(**options: Any) -> None:
 
     log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    listen = process.HealthListen(port=options["health_port"])
-    sys.exit(process.run(lambda health: _run(Manager(access, health), options), listen=listen))
+    where = listen(options, access)
+    sys.exit(process.run(lambda health: _run(Manager(access, health), options), listen=where))
 
 
 async def _run(manager: Manager, options: dict[str, Any]) -> None:
@@ -161,7 +169,7 @@ def _add_disruption(manager: Manager, options: dict[str, Any]) -> None:
     from zonewise.api.names import DISRUPTION_LEASE
     from zonewise.disruption import app
 
-    app.add_to(manager, _lease(DISRUPTION_LEASE, options))
+    app.add_to(manager, _lease(DISRUPTION_LEASE, options), options["apiserver_request_timeout"])
 
 
 def _lease(name: str, options: dict[str, Any]) -> LeaseConfig | None:

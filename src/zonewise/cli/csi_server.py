@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zonewise.cli.options import cluster_options, health_option, log_options, with_options
+from zonewise.cli.options import cluster_options, health_options, listen, log_options, with_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ Examples:
     "--lease-seconds", type=click.IntRange(1), default=15, show_default=True, help="Lease duration in seconds."
 )
 @cluster_options
-@health_option(CONTROLLER_PORT)
+@health_options(CONTROLLER_PORT)
 @log_options
 def controller(**options: Any) -> None:
     """Serve the CSI controller: volumes, snapshots and clones in the pool of the requested domain.
@@ -142,10 +142,10 @@ def _run_controller(options: dict[str, Any]) -> int:
     from zonewise.kube.manager import LeaseConfig
 
     build = _controller_services(options)
-    listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
         services = build(lambda _parameters, _code, _note: None)
-        return process.run(lambda health: app.alone(options["endpoint"], services, health), listen=listen)
+        where = listen(options, None)
+        return process.run(lambda health: app.alone(options["endpoint"], services, health), listen=where)
     settings = _takeover_settings(options)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     lease = LeaseConfig(name=CSI_LEASE, namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
@@ -153,7 +153,7 @@ def _run_controller(options: dict[str, Any]) -> int:
         lambda health: app.controller(
             access, options["endpoint"], settings, lease if options["leader_elect"] else None, build, health
         ),
-        listen=listen,
+        listen=listen(options, access),
     )
 
 
@@ -265,7 +265,7 @@ Examples:
     help="Maximum number of volumes on this node; 0 for no limit.",
 )
 @cluster_options
-@health_option(NODE_PORT)
+@health_options(NODE_PORT)
 @log_options
 def node(**options: Any) -> None:
     """Serve the CSI node service: map, mount and unmount volumes, and advertise this node's domains and takeovers.
@@ -286,15 +286,19 @@ def _run_node(options: dict[str, Any]) -> int:
 
     name = options["node_name"] or socket.gethostname().lower()
     build = _node_services(options, name)
-    listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
         domains = _given_domains(options["domains"])
-        return process.run(lambda health: app.alone(options["endpoint"], build(lambda: domains), health), listen=listen)
+        listening = listen(options, None)
+        return process.run(
+            lambda health: app.alone(options["endpoint"], build(lambda: domains), health), listen=listening
+        )
     if options["domains"]:
         raise UsageError("--domain needs --orchestrator none: with Kubernetes, domains come from node labels")
     where = NodeTopology(name, _domain_labels(options), config_map_key(options["config_map"]))
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    return process.run(lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen)
+    return process.run(
+        lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen(options, access)
+    )
 
 
 def _given_domains(texts: tuple[str, ...]) -> Mapping[str, str]:

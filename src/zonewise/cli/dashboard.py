@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise import log
 from zonewise.cli import dumps
-from zonewise.cli.options import cluster_options, health_option, hints_option, log_options
+from zonewise.cli.options import cluster_options, health_options, hints_option, listen, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
     from zonewise.dashboard.app import DashboardConfig
     from zonewise.kube.process import HealthListen, Main
+    from zonewise.kube.wire.access import ClusterAccess
 
 PORT = 8480
 HEALTH_PORT = 10358
-PROXY_PORT = 10356
+PROXY_PORT = 10357
 
 
 @click.command(
@@ -44,7 +48,13 @@ Examples:
     type=click.IntRange(1, 65535),
     default=PROXY_PORT,
     show_default=True,
-    help="Port of the traffic metrics of each node's proxy.",
+    help="Port of the traffic metrics of each node's proxy (its --metrics-port).",
+)
+@click.option(
+    "--proxy-token",
+    type=click.Path(path_type=Path),
+    help="File with a token for these metrics. Read again when it changes. [default: on a loopback address, one that the "
+    "API server issues for the service account zonewise-metrics-reader]",
 )
 @click.option("--login", is_flag=True, help="Require a login over TLS on a loopback address, too.")
 @click.option(
@@ -58,7 +68,7 @@ Examples:
 )
 @click.option("--tls-key", type=click.Path(path_type=Path), help="File with the key of the certificate.")
 @hints_option
-@health_option(HEALTH_PORT, " On a loopback address, always any free port.")
+@health_options(HEALTH_PORT, " On a loopback address, always any free port.")
 @cluster_options
 @log_options
 def dashboard(**options: Any) -> None:
@@ -69,12 +79,12 @@ def dashboard(**options: Any) -> None:
     address it is served over TLS, and the API server authorises each reader: they need the verb get on
     dashboards.zonewise.dev.
     """
-    from zonewise import log
     from zonewise.kube import process
 
     log.configure(options["log_format"], options["log_level"])
     settings = _settings(options)
-    sys.exit(process.run(_main(options, settings), listen=_listen(options, settings)))
+    main, where = _run(options, settings)
+    sys.exit(process.run(main, listen=where))
 
 
 def _settings(options: dict[str, Any]) -> DashboardConfig:
@@ -88,6 +98,7 @@ def _settings(options: dict[str, Any]) -> DashboardConfig:
         address=options["address"],
         port=options["port"],
         proxy_port=options["proxy_port"],
+        proxy_token=options["proxy_token"],
         hints=HintsForm(options["hints"]),
         certificate=certificate if all(certificate) else None,
         login=options["login"],
@@ -100,32 +111,32 @@ def _settings(options: dict[str, Any]) -> DashboardConfig:
     return settings
 
 
-def _main(options: dict[str, Any], settings: DashboardConfig) -> Main:
+def _run(options: dict[str, Any], settings: DashboardConfig) -> tuple[Main, HealthListen]:
     from zonewise.dashboard import app
 
-    file = options["file"]
+    say, file = _say_in(options["log_format"]), options["file"]
     if file is not None:
         from zonewise.dashboard import from_dump
 
         source = dumps.source_of(file)
         objects = from_dump.read_dump(dumps.bytes_of(file), source)
-        return lambda health: app.show_dump(objects, source, settings, health, _say)
+        return lambda health: app.show_dump(objects, source, settings, health, say), _listen(options, settings, None)
     from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    return lambda health: app.show_cluster(access, settings, health, _say)
+    return lambda health: app.show_cluster(access, settings, health, say), _listen(options, settings, access)
 
 
-def _listen(options: dict[str, Any], settings: DashboardConfig) -> HealthListen:
-    from zonewise.dashboard.auth import is_loopback
-    from zonewise.kube.process import HealthListen
+def _listen(options: dict[str, Any], settings: DashboardConfig, access: ClusterAccess | None) -> HealthListen:
+    """Health is on the page's own address, if that is a loopback address."""
+    from zonewise.kube.server.listening import is_loopback
 
-    return (
-        HealthListen(host=settings.address, port=0)
-        if is_loopback(settings.address)
-        else HealthListen(port=options["health_port"])
-    )
+    where = listen(options, access)
+    return replace(where, host=settings.address, port=0) if is_loopback(settings.address) else where
 
 
-def _say(address: str) -> None:
-    click.echo(f"dashboard: {address}  (Ctrl-C to stop)")
+def _say_in(log_format: str) -> Callable[[str], None]:
+    """People get a line on stdout; a collector of JSON gets JSON only."""
+    if log_format == "json":
+        return lambda url: log.get_logger(__name__).info("dashboard served", url=url)
+    return lambda url: click.echo(f"dashboard: {url}  (Ctrl-C to stop)")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from zonewise.cli.options import cluster_options, health_option, log_options
+from zonewise.cli.options import cluster_options, health_options, listen, log_options
 
 HEALTH_PORT = 9153
 
@@ -95,6 +95,13 @@ Examples:
     show_default=True,
     help="UDP rate limit per client and process; beyond it, clients are sent to TCP. 0 for no limit.",
 )
+@click.option(
+    "--forwards-per-second",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="UDP queries for names outside the cluster per client and process; beyond it, clients are sent to TCP. 0 for no limit.",
+)
 @click.option("--log-queries", is_flag=True, help="Log one of 64 UDP queries, with client and answer.")
 @click.option(
     "--lameduck-seconds",
@@ -104,7 +111,7 @@ Examples:
     help="Seconds to keep serving after SIGTERM.",
 )
 @cluster_options
-@health_option(HEALTH_PORT)
+@health_options(HEALTH_PORT)
 @log_options
 def dns(**options: Any) -> None:
     """Answer cluster names by the Kubernetes DNS specification, and forward other names.
@@ -129,11 +136,10 @@ def dns(**options: Any) -> None:
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     listen_sockets = app.open_sockets(dns_options)
     log.get_logger(__name__).info("listening", port=listen_sockets.port, processes=len(listen_sockets.udp))
-    listen = process.HealthListen(port=options["health_port"])
     sys.exit(
         process.run(
             lambda health: app.live(access, config, listen_sockets, health, fork_server),
-            listen=listen,
+            listen=listen(options, access),
             unready_seconds=options["lameduck_seconds"],
         )
     )
@@ -155,6 +161,7 @@ def _dns_options(options: dict[str, Any]) -> Any:
         forward=options["forward"],
         forwarders=options["forwarder"],
         queries_per_second=options["queries_per_second"],
+        forwards_per_second=options["forwards_per_second"],
         cache_seconds=options["cache_seconds"],
         stale_seconds=options["stale_seconds"],
         log_queries=options["log_queries"],

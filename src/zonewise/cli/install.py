@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -13,12 +13,15 @@ import click
 
 from zonewise import __version__
 from zonewise.cli.options import cluster_options
+from zonewise.cli.printing import echo_data, output_option
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
+    from zonewise.install.apply import ApplyOutcome
     from zonewise.install.components import Document, InstallComponent, InstallMode, ManifestValues
+    from zonewise.install.decide.ownership import Standing
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.access import ClusterAccess
 
@@ -44,8 +47,25 @@ def _only(default: str) -> Callable[[F], F]:
     )
 
 
+def _namespace_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value):
+        raise UsageError(f"-n {value!r} is no name of a namespace: use lower-case letters, digits and `-`")
+    return value
+
+
+def _image_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"[\w.:/@-]+", value):
+        raise UsageError(f"--image {value!r} is no name of an image: write one such as registry.example.com/zonewise:1")
+    return value
+
+
 _namespace = click.option(
-    "-n", "--namespace", default="zonewise-system", show_default=True, help="Namespace of the components."
+    "-n",
+    "--namespace",
+    default="zonewise-system",
+    show_default=True,
+    callback=_namespace_name,
+    help="Namespace of the components. Only dns is in kube-system, where the Service kube-dns is.",
 )
 
 
@@ -71,7 +91,8 @@ Examples:
     "--image",
     default=f"zonewise:{__version__}",
     show_default=True,
-    help="Container image, as built from the Containerfile.",
+    callback=_image_name,
+    help="Container image, built from the Containerfile, where nodes can pull it. csi needs the one of --target csi.",
 )
 @_namespace
 @click.option(
@@ -82,9 +103,14 @@ Examples:
     "--diff", is_flag=True, help="Print what would be changed and deleted, by a server-side dry run; change nothing."
 )
 @click.option("--force-conflicts", is_flag=True, help="Overwrite fields of other field managers.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Take over objects that Helm or kubectl made from the same manifests; includes --force-conflicts.",
+)
 @click.option("--wait", is_flag=True, help="Wait until every pod is ready.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=120, show_default=True, help="Timeout of --wait in seconds."
+    "--timeout", type=click.FloatRange(1), default=120, show_default=True, help="How long to wait for pods, in seconds."
 )
 @cluster_options
 @click.pass_context
@@ -92,7 +118,9 @@ def install(ctx: click.Context, /, **options: Any) -> None:
     """Install Zonewise in a cluster by server-side apply: workloads, permissions, custom resources and policies.
 
     A second run applies the differences. If the mode changes, or a component replaces another one (dns-node instead of
-    dns), objects of the former are removed; with --wait, after the new pods are ready.
+    dns), objects of the former are removed when the new pods are ready and the old ones gone.
+
+    If an object that something else made has the name of one of ours, nothing is changed, and all such objects are named.
     """
     from zonewise.install import components
 
@@ -117,30 +145,41 @@ def install(ctx: click.Context, /, **options: Any) -> None:
 @click.command(
     epilog="""\b
 Examples:
-  zonewise uninstall --yes                    everything, including budgets
-  zonewise uninstall --keep-budgets           everything but the CRD TopologyDisruptionBudget and its objects
+  zonewise uninstall --dry-run                what would be deleted, and what would be left behind and why
+  zonewise uninstall --yes                    everything but budgets and what you keep in the namespace
+  zonewise uninstall --purge                  these, too
   zonewise uninstall --only proxy             the proxy; its Services return to kube-proxy
 """
 )
 @_only("all")
 @_namespace
-@click.option("--keep-budgets", is_flag=True, help="Keep the CRD TopologyDisruptionBudget and all budgets.")
+@click.option(
+    "--purge",
+    is_flag=True,
+    help="Also delete the CRD TopologyDisruptionBudget with all budgets, and the namespace with everything in it.",
+)
+@click.option("--keep-budgets", is_flag=True, help="With --purge: keep that CRD and all budgets.")
+@click.option("--adopt", is_flag=True, help="Also remove objects that Helm or kubectl made from the same manifests.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted and left behind; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@output_option("text", "json")
 @cluster_options
 def uninstall(**options: Any) -> None:
-    """Remove Zonewise from a cluster completely.
+    """Remove Zonewise from a cluster.
 
     Webhook configurations are removed first, so that no request is refused meanwhile. Services of the node proxy return
     to kube-proxy. Objects that the components created are removed too: leases, certificates, annotations, and the
     nftables rules on nodes.
+
+    Only what `zonewise install` or the programs made is removed. Budgets, and a namespace with objects of yours, are
+    named and left behind without --purge.
     """
     from zonewise.install import components
 
     names = _words(options["only"])
     chosen = components.choose(names) if names else tuple(components.InstallComponent)
     values = components.ManifestValues(image="", namespace=options["namespace"])
-    access = _access(options)
-    asyncio.run(_uninstall(access, chosen, values, keep=options["keep_budgets"], confirmed=options["yes"]))
+    asyncio.run(_uninstall(_access(options), chosen, values, options))
 
 
 def _words(text: str) -> list[str]:
@@ -181,73 +220,80 @@ async def _install(
     from zonewise.install import apply, components
     from zonewise.kube.client.client import Client
 
-    force = options["force_conflicts"]
-    superseded = components.superseded(chosen, mode, values)
+    adopt, timeout = options["adopt"], options["timeout"]
+    force = options["force_conflicts"] or adopt
     async with Client(access, wait_for_server=False) as client:
-        documents = await _with_own_namespace(client, components.documents(chosen, mode, values))
+        wanted = await apply.survey(client, components.documents(chosen, mode, values), values.namespace, adopt=adopt)
+        apply.refuse_foreign(wanted)
+        documents = [each.document for each in wanted if not each.foreign]
+        superseded = await apply.survey(
+            client, components.superseded(chosen, mode, values), values.namespace, adopt=adopt
+        )
         if options["diff"]:
             return await _diff(client, documents, superseded, force=force)
         async for outcome in apply.apply(client, documents, force=force):
             click.echo(outcome)
-        if options["wait"]:  # before the objects that it replaces are removed
-            await apply.until_ready(client, documents, options["timeout"])
+        replaces = any(each.live and not each.foreign for each in superseded)
+        if options["wait"] or replaces:
+            await apply.until_ready(client, documents, timeout)
+        if replaces:  # pods that are still ending need their rights
+            await apply.until_replaced(client, documents, timeout)
         async for outcome in apply.remove(client, superseded):
             click.echo(outcome)
     return 0
 
 
-async def _diff(client: Client, documents: list[Document], superseded: list[Document], *, force: bool) -> int:
+async def _diff(client: Client, documents: list[Document], superseded: list[Standing], *, force: bool) -> int:
     from zonewise.install import apply
 
     differs = False
-    for differences in (apply.compare(client, documents, force=force), apply.compare_removed(client, superseded)):
-        async for difference in differences:
-            click.echo(difference, nl=False)
-            differs = True
-    return 1 if differs else 0
-
-
-async def _with_own_namespace(client: Client, documents: list[Document]) -> list[Document]:
-    """A namespace that Zonewise did not create is used unchanged, and never owned."""
-    from zonewise.install import apply
-    from zonewise.install.components import PART_OF
-
-    kept = []
-    for document in documents:
-        live = await apply.find(client, document) if document["kind"] == "Namespace" else None
-        if live is None or PART_OF.items() <= live["metadata"].get("labels", {}).items():
-            kept.append(document)
-    return kept
+    async for difference in apply.compare(client, documents, force=force):
+        click.echo(difference, nl=False)
+        differs = True
+    removed = apply.compare_removed(superseded)
+    click.echo(removed, nl=False)
+    return 1 if differs or removed else 0
 
 
 async def _uninstall(
-    access: ClusterAccess, chosen: Sequence[InstallComponent], values: ManifestValues, *, keep: bool, confirmed: bool
+    access: ClusterAccess, chosen: Sequence[InstallComponent], values: ManifestValues, options: dict[str, Any]
 ) -> None:
+    from dataclasses import replace
+
     from zonewise.install import remove
     from zonewise.install.components import InstallComponent
     from zonewise.kube.client.client import Client
-    from zonewise.kube.wire.errors import NotFound
-    from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
+    wanted = remove.RemovalOptions(**{name: options[name] for name in ("purge", "keep_budgets", "adopt", "dry_run")})
     async with Client(access, wait_for_server=False) as client:
-        if not confirmed:
-            budgets = 0
-            if InstallComponent.DISRUPTION in chosen and not keep:
-                with suppress(NotFound):
-                    budgets = len((await client.list(TOPOLOGY_DISRUPTION_BUDGETS)).items)
-            _confirm(chosen, access.server, budgets)
-        nothing = True
-        async for outcome in remove.remove(client, chosen, values, keep_budgets=keep):
-            click.echo(outcome)
-            nothing = False
-        if nothing:
-            click.echo(f"nothing of Zonewise is at {access.server}", err=True)
+        if not (options["yes"] or wanted.dry_run):
+            loses = InstallComponent.DISRUPTION in chosen and wanted.purge and not wanted.keep_budgets
+            budgets = await remove.count_budgets(client) if loses else 0
+            await _confirm(
+                chosen,
+                access.server,
+                budgets,
+                remove.remove(client, chosen, values, replace(wanted, dry_run=True)),
+            )
+        outcomes = []
+        async for outcome in remove.remove(client, chosen, values, wanted):
+            outcomes.append(outcome)
+            if options["output"] == "text":
+                click.echo(f"{outcome}{' (dry run)' if wanted.dry_run else ''}")
+    if options["output"] == "json":
+        echo_data(remove.Removal(wanted.dry_run, outcomes), "json")
+    elif not outcomes:
+        click.echo(f"nothing of Zonewise is at {access.server}", err=True)
 
 
-def _confirm(chosen: Sequence[InstallComponent], server: str, budgets: int) -> None:
-    lost = f", and with it {budgets} budgets (TopologyDisruptionBudget)" if budgets else ""
+async def _confirm(
+    chosen: Sequence[InstallComponent], server: str, budgets: int, plan: AsyncIterator[ApplyOutcome]
+) -> None:
+    lost = f", and all budgets with it (TopologyDisruptionBudget: {budgets})" if budgets else ""
     question = f"Remove {', '.join(chosen)} from {server}{lost}?"
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Confirm with --yes: stdin is not a terminal")
+        raise UsageError(f"{question} Confirm with --yes, or look first with --dry-run: stdin is not a terminal")
+    async for outcome in plan:
+        click.echo(f"{outcome} (planned)", err=True)
     if not click.confirm(question, err=True):
         raise ZonewiseError("nothing was removed")

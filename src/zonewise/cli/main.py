@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from zonewise import __version__
+from zonewise import __version__, log
 from zonewise.cli.lazy_group import LazyGroup
-from zonewise.errors import ZonewiseError
+from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,10 +38,14 @@ COMMANDS = {
         "zonewise.cli.status:status",
         "Show components, Services, traffic, budgets and volumes.",
     ),
-    "uninstall": ("zonewise.cli.install:uninstall", "Remove Zonewise from a cluster completely."),
+    "uninstall": ("zonewise.cli.install:uninstall", "Remove Zonewise from a cluster."),
     "webhook": ("zonewise.cli.webhook:webhook", "Run the admission webhooks: hints on slices, and the eviction guard."),
 }
 """Command name to its location and its help line, so that `--help` imports none of them."""
+
+_EXTRAS: Final = {"distributed": "dask", "google": "csi", "grpc": "csi", "numba": "simulator", "numpy": "simulator"}
+"""Package to the extra that has it."""
+_BINDINGS: Final = ("cephfs", "rados", "rbd")
 
 
 @click.group(
@@ -60,14 +64,37 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     gc.set_threshold(10_000, 20, 20)  # objects of imported modules stay alive: scanning them often is wasted time
     try:
         cli.main(args=arguments, prog_name="zonewise")
-    except Exception as error:
+    except Exception as raised:
+        error = _missing_package(raised) or raised
         text = _message(error)
+        if log.is_json():
+            log.get_logger(__name__).error(
+                "command failed", error=text or repr(error), exc_info=None if text else error
+            )
+            sys.exit(_exit_code(error))
         if text is None or os.environ.get("ZONEWISE_DEBUG"):
             raise
         _discard_output()
         print(f"zonewise: {text}", file=sys.stderr)  # noqa: T201 - click is done
-        sys.exit(error.exit_code if isinstance(error, ZonewiseError) else 1)
+        sys.exit(_exit_code(error))
     raise AssertionError("click raises SystemExit")
+
+
+def _exit_code(error: Exception) -> int:
+    return error.exit_code if isinstance(error, ZonewiseError) else 1
+
+
+def _missing_package(error: Exception) -> ZonewiseError | None:
+    """Of an extra that is not installed: commands import their packages when they run."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in _BINDINGS:
+        names = " ".join(f"python3-{name}" for name in _BINDINGS)
+        return UsageError(
+            f"this command needs Ceph's package `{package}`, which PyPI does not have: apt install {names}"
+        )
+    if package not in _EXTRAS:
+        return None
+    return UsageError(f"this command needs the package `{package}`: pip install 'zonewise[{_EXTRAS[package]}]'")
 
 
 def _message(error: Exception) -> str | None:

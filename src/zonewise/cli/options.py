@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from zonewise.cli import completion
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.kube.process import HealthListen
+    from zonewise.kube.wire.access import ClusterAccess
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,15 +87,44 @@ def carrier_options(command: F) -> F:
     return with_options(command, _CARRIERS)
 
 
-def health_option(default: int, but: str = "") -> Callable[[F], F]:
-    """`health_port`, for `zonewise.kube.process.HealthListen`; `but` is a sentence on exceptions."""
-    return click.option(
-        "--health-port",
-        type=click.IntRange(0, 65535),
-        default=default,
-        show_default=True,
-        help=f"Port of /metrics, /livez and /readyz; 0 for any free port, which is logged.{but}",
+def health_options(default: int, but: str = "") -> Callable[[F], F]:
+    """`health_port`, `metrics_port` and `metrics_cert_dir`, for `listen`; `but` is a sentence on exceptions."""
+    options = (
+        click.option(
+            "--health-port",
+            type=click.IntRange(0, 65535),
+            default=default,
+            show_default=True,
+            help="Port of /livez and /readyz, and for this machine only of /metrics; 0 for any free port, which is "
+            f"logged.{but}",
+        ),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Port of /metrics over TLS, for users whom the API server lets get /metrics; 0 for any free port, which "
+            "is logged. [default: none]",
+        ),
+        click.option(
+            "--metrics-cert-dir",
+            type=click.Path(path_type=Path),
+            help="Directory with tls.crt and tls.key for --metrics-port. Reloaded when they change. [default: self-signed]",
+        ),
     )
+    return lambda command: with_options(command, options)
+
+
+def listen(options: Mapping[str, Any], access: ClusterAccess | None) -> HealthListen:
+    """Where health and metrics are served; `access` is that of the API server that reviews tokens."""
+    from zonewise.kube.process import HealthListen
+    from zonewise.kube.server.metrics_server import MetricsListen
+
+    port, directory = options["metrics_port"], options["metrics_cert_dir"]
+    if port is None:
+        return HealthListen(port=options["health_port"])
+    if access is None:
+        raise UsageError(f"--metrics-port {port}: no API server can review tokens here; metrics are on --health-port")
+    files = (directory / "tls.crt", directory / "tls.key") if directory else None
+    return HealthListen(port=options["health_port"], metrics=MetricsListen(access=access, port=port, certificate=files))
 
 
 def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import completion
-from zonewise.cli.options import cluster_options, health_option, log_options
+from zonewise.cli.options import cluster_options, health_options, listen, log_options
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
+    from zonewise.kube.process import HealthListen
     from zonewise.kube.wire.access import ClusterAccess
     from zonewise.proxy.server import ProxyConfig
+    from zonewise.proxy.sysctls import ConntrackSettings
 
 HEALTH_PORT = 10356
 _LONGEST_INTERFACE = 15
@@ -59,13 +61,48 @@ Examples:
     help="Node addresses that serve node ports: ranges separated by commas, or primary.",
     show_default=True,
 )
+@click.option(
+    "--ignore-external-ips",
+    is_flag=True,
+    help="Do not serve spec.externalIPs: whoever may write a Service could take any address with them.",
+)
 @click.option("--masquerade-all", is_flag=True, help="Masquerade all traffic to cluster IPs.")
 @click.option(
     "--measure-traffic",
     is_flag=True,
     help="Count connections and bytes per Service and zone pair; costs CPU per connection.",
 )
-@health_option(HEALTH_PORT)
+@click.option(
+    "--conntrack-max-per-core",
+    type=click.IntRange(min=0),
+    default=32768,
+    show_default=True,
+    help="With --all-services: connections to track per CPU; 0 leaves the kernel's limit.",
+)
+@click.option(
+    "--conntrack-min",
+    type=click.IntRange(min=0),
+    default=131072,
+    show_default=True,
+    help="With --all-services: connections to track at least.",
+)
+@click.option(
+    "--conntrack-tcp-timeout-established",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    default=86400,
+    show_default=True,
+    help="With --all-services: idle time of an established TCP connection; 0 leaves the kernel's.",
+)
+@click.option(
+    "--conntrack-tcp-timeout-close-wait",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    default=3600,
+    show_default=True,
+    help="With --all-services: time for which a half-closed TCP connection is tracked; 0 leaves the kernel's.",
+)
+@health_options(HEALTH_PORT)
 @click.option(
     "--explain",
     "explained",
@@ -96,19 +133,22 @@ def proxy(**options: Any) -> None:
     if options["cleanup"]:
         _clean_up()
         return
-    if options["init_only"]:
-        _prepare()
-        return
     from zonewise import log
+
+    settings = _settings(options)
+    if options["init_only"]:
+        log.configure(options["log_format"], options["log_level"])
+        _prepare(settings)
+        return
     from zonewise.kube.client import kubeconfig
 
+    if not options["explained"]:
+        log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    settings = _settings(options)
     if options["explained"]:
         asyncio.run(_explain(access, settings, options["explained"], options["namespace"]))
     else:
-        log.configure(options["log_format"], options["log_level"])
-        sys.exit(_run(access, settings, options["health_port"]))
+        sys.exit(_run(access, settings, listen(options, access)))
 
 
 def _settings(options: dict[str, Any]) -> ProxyConfig:
@@ -123,9 +163,22 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
         pods_interface=_interface(options["pod_interface"]),
         masquerade_all=options["masquerade_all"],
         measure_traffic=options["measure_traffic"],
+        ignore_external_ips=options["ignore_external_ips"],
+        conntrack=_conntrack(options) if options["all_services"] else None,
     )
     node_addresses.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
     return settings
+
+
+def _conntrack(options: dict[str, Any]) -> ConntrackSettings:
+    from zonewise.proxy.sysctls import ConntrackSettings
+
+    return ConntrackSettings(
+        max_per_core=options["conntrack_max_per_core"],
+        minimum=options["conntrack_min"],
+        established_seconds=options["conntrack_tcp_timeout_established"],
+        close_wait_seconds=options["conntrack_tcp_timeout_close_wait"],
+    )
 
 
 def _interface(name: str) -> str:
@@ -147,17 +200,20 @@ def _clean_up() -> None:
     click.echo(f"removed the tables of {', '.join(family.name for family in found)}" if found else "nothing to remove")
 
 
-def _prepare() -> None:
+def _prepare(settings: ProxyConfig) -> None:
     from zonewise.proxy.connection_stats import account_bytes
+    from zonewise.proxy.sysctls import set_conntrack
 
     account_bytes()
+    if settings.conntrack is not None:
+        set_conntrack(settings.conntrack)
 
 
-def _run(access: ClusterAccess, settings: ProxyConfig, health_port: int) -> int:
-    from zonewise.kube.process import HealthListen, run
+def _run(access: ClusterAccess, settings: ProxyConfig, where: HealthListen) -> int:
+    from zonewise.kube.process import run
     from zonewise.proxy import app
 
-    return run(lambda health: app.live(access, settings, health), listen=HealthListen(port=health_port))
+    return run(lambda health: app.live(access, settings, health), listen=where)
 
 
 async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, namespace: str) -> None:

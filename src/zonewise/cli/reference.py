@@ -49,6 +49,7 @@ SYSTEM_NAMES: Final = (
     ReferenceEntry(names.WEIGHTS, "EndpointSlice, annotation", "JSON", "weights for the node proxy that hints can't express"),
     ReferenceEntry(names.RESERVED, "Eviction, annotation", "a time", "the sender has charged the pod already; the guard admits the eviction"),
     ReferenceEntry(names.GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
+    ReferenceEntry(names.INSTANCE_LABEL, "installed objects, label", "a namespace", "the install that the object belongs to"),
 )  # fmt: skip
 
 

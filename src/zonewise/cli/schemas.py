@@ -25,6 +25,7 @@ STRUCTS: Final[Mapping[str, str]] = {
     "plan": "zonewise.planning.comparison:Comparison",
     "simulate": "zonewise.simulator.decide.results:Results",
     "status": "zonewise.diagnostics.decide.status.report:ClusterStatus",
+    "uninstall": "zonewise.install.remove:Removal",
 }
 """Command to the location of its struct. `install -o json` prints Kubernetes objects and has none."""
 

@@ -194,10 +194,8 @@ def _runner(tasks: Sequence[Task], options: dict[str, Any]) -> Runner:
 
 def _compile(rules: Rules) -> None:
     """Compiles before the progress bar starts, once for all processes, which read the filled cache."""
-    try:
-        from zonewise.simulator.chunk_worker import warm
-    except ModuleNotFoundError as error:
-        raise UsageError(f"data sets need the package `{error.name}`: pip install 'zonewise[simulator]'") from error
+    from zonewise.simulator.chunk_worker import warm
+
     begin = time.monotonic()
     announced = False
     for contestant in rules.contestants:

@@ -6,14 +6,15 @@ Each part has its webhooks and the configuration that registers them; the parts 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from zonewise.api import names
-from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
+from zonewise.cli.options import cluster_options, health_options, listen, log_options, parts_option
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,14 @@ Examples:
     metavar="NAMESPACE/NAME",
     default="zonewise-system/zonewise-webhook",
     show_default=True,
-    help="The Secret with the certificate authority; created when it is absent.",
+    help="The Secret with the certificate authority and the callers' keys; created when it is absent.",
+)
+@click.option(
+    "--client-ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also demand a client certificate, signed by a CA in this PEM file: for API servers whose AdmissionConfiguration "
+    "names a kubeconfig with one.",
 )
 @click.option(
     "--register/--no-register",
@@ -79,7 +87,7 @@ Examples:
     "Must match the flag of `zonewise controller`.",
 )
 @cluster_options
-@health_option(8081)
+@health_options(8081)
 @log_options
 def webhook(**options: Any) -> None:
     """Serve admission webhooks: add hints to slices of the stock controller, and guard pods under a budget.
@@ -91,17 +99,18 @@ def webhook(**options: Any) -> None:
     from zonewise.kube.client import kubeconfig
     from zonewise.kube.manager import Manager
 
+    if not options["printed"]:
+        log.configure(options["log_format"], options["log_level"])
     address = _address(options["service"], options["url"])
     secret = _key("--secret", options["secret"])
     if options["printed"]:
         _print(address, secret, options)
         return
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    log.configure(options["log_format"], options["log_level"])
     sys.exit(
         process.run(
             lambda health: _run(Manager(access, health), address, secret, options),
-            listen=process.HealthListen(port=options["health_port"]),
+            listen=listen(options, access),
             unready_seconds=_UNREADY_SECONDS if options["service"] else 0.0,
         )
     )
@@ -115,20 +124,21 @@ class _Address:
     service: Key | None = None
     url: URL | None = None
 
-    def client_config(self, path: str) -> dict[str, Any]:
+    def client_config(self, name: str, key: str = "") -> dict[str, Any]:
+        """Without the path of a Service: that and the CA bundle are injected, and no document resets them."""
         if self.service is not None:
-            reference = {"namespace": self.service.namespace, "name": self.service.name}
-            return {"service": {**reference, "path": f"/{path}", "port": 443}}
+            return {"service": {"namespace": self.service.namespace, "name": self.service.name, "port": 443}}
         assert self.url is not None
-        return {"url": str(self.url.with_path(f"/{path}"))}
+        return {"url": str(self.url.with_path(f"/{name}/{key}" if key else f"/{name}"))}
 
 
 @dataclass(frozen=True)
 class _Part:
     configuration_name: str
-    """The webhook configuration that carries the CA bundle."""
+    """The webhook configurations that carry the CA bundle and the callers' key."""
     webhooks: list[Webhook[Any]]
-    register: Callable[[], Awaitable[None]]
+    register: Callable[[str], Awaitable[None]]
+    """With the key that callers use."""
     trouble: Callable[[], str | None] | None = None
     """Why it should get no requests now; None where stale caches do no harm."""
 
@@ -146,11 +156,11 @@ async def _run(manager: Manager, address: _Address, secret: Key, options: dict[s
         for part in parts.values()
     ]
 
-    async def trust(bundle_pem: bytes) -> None:
+    async def trust(bundle_pem: bytes, keys: Sequence[str]) -> None:
         for injector in injectors:
-            await injector.inject(bundle_pem)
+            await injector.inject(bundle_pem, keys)
 
-    certificate = CertManager(manager.client, secret, address.hosts, trust)
+    certificate = CertManager(manager.client, secret, address.hosts, trust, client_ca=options["client_ca"])
     for injector in injectors:
         injector.on_change(certificate.wake)
     manager.add("webhook", lambda: _serve(manager, list(parts.values()), certificate, options))
@@ -163,9 +173,10 @@ async def _serve(manager: Manager, parts: list[_Part], certificate: CertManager,
     await certificate.renew()
     await manager.caches.wait_synced()
     webhooks = [webhook for part in parts for webhook in part.webhooks]
-    async with AdmissionServer(webhooks, certificate.context, host=options["host"], port=options["port"]):
+    listen = {"host": options["host"], "port": options["port"]}
+    async with AdmissionServer(webhooks, certificate.context, certificate.accepts, **listen):
         for part in parts if options["register"] else ():
-            await part.register()
+            await part.register(certificate.caller_key)
         manager.health.started()
         await certificate.run()
 
@@ -177,8 +188,12 @@ def _overlay(manager: Manager, address: _Address, _secret: Key, options: dict[st
 
     informers = SliceInformers(manager.caches, SlicesMode.OVERLAY)
     handler = slice_webhook.SliceWebhook(manager.client, informers, HintsForm(options["hints"]))
-    body = slice_webhook.configuration(address.client_config(slice_webhook.NAME))
-    return _Part(names.OVERLAY_CONFIGURATION, [handler.webhook()], lambda: slice_webhook.register(manager.client, body))
+
+    async def register(key: str) -> None:
+        body = slice_webhook.configuration(address.client_config(slice_webhook.NAME, key))
+        await slice_webhook.register(manager.client, body)
+
+    return _Part(names.OVERLAY_CONFIGURATION, [handler.webhook()], register)
 
 
 def _disruption(manager: Manager, address: _Address, secret: Key, options: dict[str, Any]) -> _Part:
@@ -188,7 +203,7 @@ def _disruption(manager: Manager, address: _Address, secret: Key, options: dict[
     return _Part(
         names.DISRUPTION_CONFIGURATION,
         guard.webhooks(),
-        lambda: app.register(manager.client, _disruption_client_configs(address), secret.namespace),
+        lambda key: app.register(manager.client, _disruption_client_configs(address, key), secret.namespace),
         guard.trouble,
     )
 
@@ -218,10 +233,10 @@ def _disruption_documents(address: _Address, secret: Key) -> list[dict[str, Any]
     return registration.documents(_disruption_client_configs(address), secret.namespace)
 
 
-def _disruption_client_configs(address: _Address) -> dict[str, dict[str, Any]]:
+def _disruption_client_configs(address: _Address, key: str = "") -> dict[str, dict[str, Any]]:
     from zonewise.disruption.webhook import registration
 
-    return {name: address.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
+    return {name: address.client_config(name, key) for name in (registration.EVICTIONS, registration.DELETES)}
 
 
 _DOCUMENTS = {OVERLAY: _overlay_documents, DISRUPTION: _disruption_documents}

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from zonewise import __version__, log
+from zonewise import __version__
+from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.dashboard import from_dump
-from zonewise.dashboard.auth import Authenticator, LoopbackAuthenticator, TokenReviewAuthenticator, is_loopback
+from zonewise.dashboard.auth import Authenticator, LoopbackAuthenticator, TokenReviewAuthenticator
 from zonewise.dashboard.informers import DashboardInformers
 from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Measure, Scraper
 from zonewise.dashboard.server import DashboardServer, serve
 from zonewise.diagnostics.read.status import measure_traffic
+from zonewise.kube.client import metrics_token
 from zonewise.kube.client.client import Client
+from zonewise.kube.client.metrics_token import TokenSource
 from zonewise.kube.manager import Manager
-from zonewise.kube.server.cert_manager import install, server_context, utc_now
-from zonewise.kube.server.certificates import Authorities, Lifetimes
 from zonewise.kube.server.health import Health
-from zonewise.kube.server.listening import listen
+from zonewise.kube.server.listening import is_loopback, listen
+from zonewise.kube.server.tls import ServingCertificate
 from zonewise.kube.wire.access import ClusterAccess
 from zonewise.planning.snapshot import DumpObjects, Snapshot
 from zonewise.routing import HintsForm
-
-_log = log.get_logger(__name__)
-RELOAD_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardConfig:
     address: str = "127.0.0.1"
     port: int = 0
-    proxy_port: int = 10356
+    proxy_port: int = 10357
+    proxy_token: Path | None = None
+    """A file with a token for the proxies' metrics."""
     hints: HintsForm = HintsForm.STABLE
     certificate: tuple[Path, Path] | None = None
     """Files of the certificate and its key. Without them a self-signed one is made, of which browsers warn."""
@@ -61,13 +59,11 @@ async def show_cluster(access: ClusterAccess, settings: DashboardConfig, health:
     client = manager.client
     state = LiveState({"source": _source(access), "live": True, "version": __version__, "login": not settings.local})
     informers = DashboardInformers(manager.caches, state, settings.hints, settings.home)
-    authenticator: Authenticator = (
-        LoopbackAuthenticator()
-        if settings.local
-        else TokenReviewAuthenticator(client.limited("reviews", qps=20, burst=40))
-    )
+    authenticator: Authenticator = LoopbackAuthenticator() if settings.local else TokenReviewAuthenticator(client)
     measure = _through_api_server(client, settings)
-    scraper = Scraper(informers.nodes, settings.proxy_port, state, settings.scrape_seconds, measure)
+    scraper = Scraper(
+        informers.nodes, settings.proxy_port, state, settings.scrape_seconds, measure, _token_source(client, settings)
+    )
     server = DashboardServer(state, informers.snapshot, authenticator, settings.hints)
     manager.add("traffic", lambda: _scrape(informers, scraper))
     manager.add("page", lambda: _serve(server, settings, say))
@@ -88,6 +84,14 @@ def _through_api_server(client: Client, settings: DashboardConfig) -> Measure | 
     return lambda: measure_traffic(limited)
 
 
+def _token_source(client: Client, settings: DashboardConfig) -> TokenSource | None:
+    if settings.proxy_token is not None:
+        return metrics_token.from_file(settings.proxy_token)
+    if is_loopback(settings.address):
+        return metrics_token.from_api_server(client, settings.home or SYSTEM_NAMESPACE)
+    return None
+
+
 async def _scrape(informers: DashboardInformers, scraper: Scraper) -> None:
     await informers.nodes.wait_synced()
     await scraper.run()
@@ -105,30 +109,13 @@ async def show_dump(objects: DumpObjects, source: str, settings: DashboardConfig
 
 async def _serve(server: DashboardServer, settings: DashboardConfig, say: Say) -> None:
     async with serve(server.application()) as runner, asyncio.TaskGroup() as group:
-        context = None if settings.local else server_context()
-        if context is not None:
-            _certify(context, settings)
-            group.create_task(_recertify(context, settings), name="certificate")
+        context = None
+        if not settings.local:
+            certificate = ServingCertificate(("localhost", settings.address), settings.certificate)
+            await certificate.load()
+            group.create_task(certificate.run(), name="certificate")
+            context = certificate.context
         port = await listen(runner, "the dashboard", settings.address, settings.port, context)
         host = f"[{settings.address}]" if ":" in settings.address else settings.address
         say(f"http{'s' if context else ''}://{host}:{port}/")
         await asyncio.Event().wait()
-
-
-def _certify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
-    if settings.certificate is not None:
-        context.load_cert_chain(*settings.certificate)
-        return
-    lifetimes, now = Lifetimes(), utc_now()
-    authority = Authorities().renewed(now, lifetimes).members[-1]
-    install(context, authority.issue(("localhost", settings.address), now, dt.timedelta(days=30)))
-
-
-async def _recertify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
-    """Reload the files regularly, as they may be renewed; after a failure the old certificate stays in use."""
-    while True:
-        await asyncio.sleep(RELOAD_SECONDS if settings.certificate else dt.timedelta(days=7).total_seconds())
-        try:
-            _certify(context, settings)
-        except (OSError, ssl.SSLError) as error:
-            _log.warning("certificate not reloaded", error=str(error))

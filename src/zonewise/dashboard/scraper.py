@@ -19,6 +19,8 @@ from zonewise.dashboard.decide.rows import ProxiesRow
 from zonewise.dashboard.decide.traffic import DashboardTraffic
 from zonewise.dashboard.live_state import LiveState
 from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
+from zonewise.kube.client.metrics_token import TokenSource
+from zonewise.kube.server.listening import is_loopback
 from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import Node
 from zonewise.topology import zone_of
@@ -53,8 +55,10 @@ class Scraper:
         state: LiveState,
         period_seconds: float = PERIOD_SECONDS,
         through_api_server: Measure | None = None,
+        token: TokenSource | None = None,
     ) -> None:
         """`nodes` is read afresh each time. `through_api_server` is used if no node answers."""
+        self._token = token
         self._nodes = nodes
         self._port = port
         self._state = state
@@ -84,8 +88,10 @@ class Scraper:
         self._backoff_seconds = {
             address: seconds for address, seconds in self._backoff_seconds.items() if address in addresses
         }
+        token = await self._token() if self._token else ""
+        headers = {"Accept": "text/plain"} | ({"Authorization": f"Bearer {token}"} if token else {})
         due = [address for address in addresses if self._retry_at.get(address, 0.0) <= now]
-        await asyncio.gather(*(self._scrape(session, address) for address in due))
+        await asyncio.gather(*(self._scrape(session, address, headers) for address in due))
         answering = len(addresses) - sum(seconds > 0 for seconds in self._backoff_seconds.values())
         problem = self._problem if answering < len(addresses) else ""
         row = ProxiesRow(nodes=len(addresses), answering=answering, trouble=problem)
@@ -122,9 +128,9 @@ class Scraper:
             nodes=direct.nodes, answering=0, trouble=f"{direct.trouble}; through the API server: {why}".lstrip("; ")
         )
 
-    async def _scrape(self, session: aiohttp.ClientSession, address: str) -> None:
+    async def _scrape(self, session: aiohttp.ClientSession, address: str, headers: dict[str, str]) -> None:
         try:
-            counters = await self._read(session, address)
+            counters = await self._read(session, address, headers)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             doubled = self._backoff_seconds.get(address, 0.0) * 2
             seconds = min(max(doubled, self._period_seconds), MAX_BACKOFF_SECONDS)
@@ -136,9 +142,11 @@ class Scraper:
         self._retry_at.pop(address, None)
         self._meter.add(address, counters)
 
-    async def _read(self, session: aiohttp.ClientSession, address: str) -> ByteCounters:
-        url = URL.build(scheme="http", host=address, port=self._port, path="/metrics", query={"name[]": METRIC})
-        async with session.get(url, allow_redirects=False, headers={"Accept": "text/plain"}) as reply:
+    async def _read(self, session: aiohttp.ClientSession, address: str, headers: dict[str, str]) -> ByteCounters:
+        """Proxies have certificates of their own making: not the token but the figures could go astray."""
+        scheme = "http" if is_loopback(address) else "https"
+        url = URL.build(scheme=scheme, host=address, port=self._port, path="/metrics", query={"name[]": METRIC})
+        async with session.get(url, allow_redirects=False, headers=headers, ssl=False) as reply:
             if reply.status != 200:
                 raise ValueError(f"answers {reply.status}")
             body = bytearray()

@@ -19,10 +19,11 @@ import msgspec
 from aiohttp import web
 
 from zonewise.dashboard import auth, simulation
-from zonewise.dashboard.auth import COOKIE, Authenticator, AuthVerdict, TokenReviewAuthenticator
+from zonewise.dashboard.auth import COOKIE, Authenticator, TokenReviewAuthenticator
 from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer_question
 from zonewise.dashboard.live_state import LiveState
 from zonewise.errors import ZonewiseError
+from zonewise.kube.decide.token_verdicts import TokenVerdict
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.simulator.decide.results import ResultTable
@@ -118,7 +119,8 @@ class DashboardServer:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         verdict = await self._authenticator.authorize(request)
-        if verdict.refusal and not verdict.login:
+        login = verdict.status in {401, 403} and isinstance(self._authenticator, TokenReviewAuthenticator)
+        if verdict.refusal and not login:
             return _refused(verdict)
         return self._send("login.html" if verdict.refusal else "index.html", request)
 
@@ -198,7 +200,9 @@ class DashboardServer:
         if not isinstance(self._authenticator, TokenReviewAuthenticator):
             raise web.HTTPNotFound(text="no login is needed here\n")
         token = str((await request.post()).get("token", "")).strip()
-        verdict = await self._authenticator.authorize_token(token) if token else AuthVerdict("no token", login=True)
+        verdict = await self._authenticator.authorize_token(token, request)
+        if verdict.status not in {200, 401, 403}:
+            return _refused(verdict)
         if verdict.refusal:
             raise web.HTTPSeeOther("/?refused")
         answer_question = web.Response(status=303, headers={"Location": "/"})
@@ -213,8 +217,9 @@ class DashboardServer:
         return answer_question
 
 
-def _refused(verdict: AuthVerdict) -> web.Response:
-    return web.json_response({"error": verdict.refusal}, status=401 if verdict.login else 403)
+def _refused(verdict: TokenVerdict) -> web.Response:
+    headers = {"Retry-After": "1"} if verdict.status in {429, 503} else {}
+    return web.json_response({"error": verdict.refusal}, status=verdict.status, headers=headers)
 
 
 @web.middleware

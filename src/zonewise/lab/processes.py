@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def spawn(
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
+            *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
         ],
         setsid=True,
         setsigmask=[],
@@ -138,6 +140,16 @@ def spawn(
     while process.running and not record.exists():  # a millisecond or two, after which `find` finds it
         time.sleep(0.001)
     return process
+
+
+def _inheritable() -> list[int]:
+    """What our own caller left open for us, such as a lock that would stay held as long as the lab runs."""
+    found = []
+    for descriptor in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # the listing's own is closed by now
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                found.append(descriptor)
+    return found
 
 
 def record_self(directory: Path, name: str) -> None:

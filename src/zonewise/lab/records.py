@@ -1,10 +1,12 @@
-"""Records on disk: msgspec structs as JSON, replaced atomically."""
+"""Records on disk: msgspec structs as JSON, replaced atomically. A torn one is renamed, and counts as missing."""
 
 import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
+from zonewise import stored_file
 
 T = TypeVar("T")
 
@@ -14,7 +16,11 @@ def write(path: Path, record: msgspec.Struct) -> None:
 
 
 def read(path: Path, type_: type[T]) -> T:
-    return msgspec.json.decode(path.read_bytes(), type=type_, dec_hook=_decode)
+    """Raises FileNotFoundError, or NewerError for one of a newer release."""
+    record = stored_file.read(path, type_, _decode)
+    if record is None:
+        raise FileNotFoundError(f"no record {path}")
+    return record
 
 
 def write_private(path: Path, content: bytes) -> None:

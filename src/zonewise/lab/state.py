@@ -19,6 +19,7 @@ from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import paths, records
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.controlplane import programs
+from zonewise.objects.stored import Stored
 
 DEFAULT_NAME = "default"
 _BRIEFLY_SECONDS = 0.2  # as long as a call of `is_held` may hold the lock
@@ -51,7 +52,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.zones) and self.nodes_per_zone > 0
 
 
-class Lab(msgspec.Struct, frozen=True, kw_only=True):
+class Lab(Stored, frozen=True, kw_only=True):
     """A lab's record; also what `nodes` reads of it."""
 
     name: str
@@ -105,10 +106,10 @@ def directory_of(name: str) -> Path:
 
 
 def find(name: str) -> Lab | None:
-    """The lab's record in any phase; None also for a directory without a record."""
+    """The lab's record in any phase; None also for a directory without a record. Raises NewerError."""
     try:
         return records.read(directory_of(name) / _RECORD, Lab)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except FileNotFoundError:
         return None
 
 

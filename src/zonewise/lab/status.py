@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 
+from zonewise import log
 from zonewise.api.names import ZONE
 from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
 from zonewise.lab.state import Lab, LabPhase
+from zonewise.objects.stored import NewerError
+
+_log = log.get_logger(__name__)
 
 
 class LabHealth(StrEnum):
@@ -77,10 +81,17 @@ Labs = tuple[ListedLab, ...]
 
 
 def listed() -> Labs:
-    labs = {name: state.find(name) for name in state.names()}
-    return tuple(
-        ListedLab(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in labs.items()
-    )
+    return tuple(ListedLab(name, _phase(name), str(state.directory_of(name))) for name in state.names())
+
+
+def _phase(name: str) -> LabPhase | None:
+    """None also for a lab of a newer release, whose record only that can read."""
+    try:
+        lab = state.find(name)
+    except NewerError as error:
+        _log.warning("lab left alone", lab=name, problem=str(error))
+        return None
+    return lab.phase if lab else None
 
 
 def of(lab: Lab) -> LabStatus:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import yaml
 
 from zonewise.cli.main import cli, main
 
+ZONEWISE = Path(sys.executable).with_name("zonewise")
 SERVERS = {
     "controller": [],
     "dashboard": [],
@@ -125,6 +128,24 @@ def test_missing_kubeconfig_is_a_usage_error(name: str, capsys: pytest.CaptureFi
     code, stderr = run([*arguments, "--kubeconfig", str(tmp_path / "none")], capsys)
     assert code == 2, stderr
     assert str(tmp_path / "none") in one_line(stderr)
+
+
+@pytest.mark.parametrize("name", CSI_SERVERS)
+def test_metrics_for_others_need_an_api_server(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "csi.json").write_text("[]")
+    arguments = [*name.split(), "--orchestrator", "none", "--config", str(tmp_path / "csi.json"), "--metrics-port", "0"]
+    code, stderr = run(arguments, capsys)
+    assert code == 2, stderr
+    assert "--metrics-port 0: no API server can review tokens here" in one_line(stderr)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_errors_are_json_where_lines_are(name: str, tmp_path: Path) -> None:
+    """All that a collector of logs gets, also before the program runs."""
+    arguments = [*name.split(), *SERVERS[name], "--kubeconfig", str(tmp_path / "none"), "--log-format", "json"]
+    done = subprocess.run([ZONEWISE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()][-1] == "command failed"
 
 
 @pytest.mark.parametrize("name", CLUSTER_COMMANDS)
@@ -259,7 +280,6 @@ WITHOUT_JSON = {
     "lab setup": "changes something",
     "man": "a manual page",
     "proxy": "server; --explain is `explain service` for one proxy",
-    "uninstall": "changes something",
     "webhook": "server",
 }
 """Commands without JSON output, and why."""

@@ -28,16 +28,18 @@ def test_overlay_webhook_ignores_failures() -> None:
 
 
 def test_service_flag_sets_the_client_config() -> None:
-    reference = {"namespace": "ours", "name": "hook", "path": "/endpointslices", "port": 443}
+    """Without a path, which has the callers' key: an apply must not reset it."""
+    reference = {"namespace": "ours", "name": "hook", "port": 443}
     assert printed("--service", "ours/hook")["clientConfig"] == {"service": reference}
 
 
 def test_disruption_part_prints_policy_binding_and_webhooks() -> None:
     arguments = ["--parts", "disruption", "--url", "https://10.0.0.5:8443", "--print"]
     done = CliRunner().invoke(webhook, arguments, catch_exceptions=False)
-    policy, binding, registered = yaml.safe_load_all(done.output)
+    policy, binding, mutating, validating = yaml.safe_load_all(done.output)
     assert policy["metadata"] == binding["metadata"] == {"name": "zonewise-deletes"}
-    evictions, deletes = registered["webhooks"]
+    assert (mutating["kind"], validating["kind"]) == ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    (evictions,), (deletes,) = mutating["webhooks"], validating["webhooks"]
     assert (evictions["failurePolicy"], deletes["failurePolicy"]) == ("Fail", "Ignore")
     assert evictions["clientConfig"] == {"url": "https://10.0.0.5:8443/evictions"}
     assert evictions["sideEffects"] == deletes["sideEffects"] == "NoneOnDryRun"

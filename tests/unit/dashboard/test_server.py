@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from support.dashboard.cluster import node, service, slice_of
@@ -52,3 +56,23 @@ async def test_a_what_if_request_does_not_wait_for_a_simulation() -> None:
         finally:
             BlockedServices.released.set()
         assert (await simulated).status == 200
+
+
+@pytest.mark.parametrize("log_format", ["human", "json"])
+def test_lines_of_a_dashboard_that_logs_json_are_json(tmp_path: Path, log_format: str) -> None:
+    """The address is a line for people on stdout, or an event in the log."""
+    (tmp_path / "dump.json").write_text(json.dumps({"kind": "List", "items": [node("a-1", "a")]}))
+    command = [Path(sys.executable).with_name("zonewise"), "dashboard", "-f", tmp_path / "dump.json", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*map(str, command), "--log-format", log_format], text=True, **pipes) as process:  # type: ignore[call-overload]
+        first = process.stdout.readline() if log_format == "human" else _served(process.stderr)
+        process.terminate()
+        output, messages = process.communicate(timeout=PATIENCE_SECONDS)
+    assert "http://127.0.0.1:" in first
+    assert not output
+    if log_format == "json":
+        assert all(isinstance(json.loads(line), dict) for line in messages.splitlines())
+
+
+def _served(lines: Iterable[str]) -> str:
+    return next(line for line in lines if json.loads(line)["event"] == "dashboard served")

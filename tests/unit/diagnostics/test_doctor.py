@@ -91,7 +91,7 @@ FINDINGS = {
     "a kube-proxy that needs an annotation": (with_node(with_kubelet("v1.28.0")), "ProxyPicky", FindingLevel.NOTE),
     "a kube-proxy that is too old": (with_node(with_kubelet("v1.22.0")), "ProxyTooOld", FindingLevel.WRONG),
     "one zone": (facts_with(nodes=[labelled("a0", "a")]), "OneZone", FindingLevel.NOTE),
-    "an old server": (facts_with(version="v1.27.1"), "ServerOld", FindingLevel.NOTE),
+    "an old server": (facts_with(version="v1.27.1"), "ServerOld", FindingLevel.WRONG),
     "a server too old": (facts_with(version="v1.20.1"), "ServerTooOld", FindingLevel.WRONG),
     "userspace": (replace(healthy(), kube_proxy_config="mode: userspace"), "KubeProxyMode", FindingLevel.WRONG),
     "no kube-proxy": (replace(healthy(), kube_proxy_config=None), "NoKubeProxy", FindingLevel.UNKNOWN),
@@ -177,7 +177,9 @@ def test_a_proxy_for_all_services_needs_no_service_label(arguments: list[str], n
         spec={"template": {"spec": {"containers": [{"name": "proxy", "args": arguments}]}}},
         status={"desiredNumberScheduled": 6, "numberReady": 6},
     )
-    running = replace(facts, snapshot=replace(facts.snapshot, daemon_sets=[proxy]))
+    running = replace(facts, snapshot=replace(facts.snapshot, daemon_sets=[proxy]), kube_proxy_config=None)
+    assert ("NoKubeProxy" in codes(running)) is needed
+    assert ("ZonewiseProxy" in codes(running, FindingLevel.FINE)) is not needed
     assert ("NeedsProxy" in codes(running)) is needed
     assert bool(build_status(running.snapshot, NOW).services[0].outlook.losses) is needed
     labels = {"service.kubernetes.io/service-proxy-name": "other"}

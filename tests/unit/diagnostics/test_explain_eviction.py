@@ -83,10 +83,11 @@ ORDERED = spread("3/3/3", controller=STATEFUL)
             "may be evicted: no webhook is registered for its namespace",
         ),
         (report(FULL.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
+        (report(ORDERED.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
         (
-            report(ORDERED.terminating("b0"), "b0", ACROSS),
+            report(FULL, "b0", *(budget(EXISTS, name=f"b{number}", maxUnavailable=1) for number in range(17))),
             False,
-            "may not be evicted now: pod shop/b0 is leaving already",
+            "may not be evicted now: pod shop/b0 is under 17 budgets, and no more than 16 can be charged at once",
         ),
         (
             report(FULL, "b0", ACROSS, leader=NO_LEADER),

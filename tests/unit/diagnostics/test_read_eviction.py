@@ -12,18 +12,17 @@ from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE
 from zonewise.diagnostics.decide.explain.eviction import EvictionReport
 from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, explain_eviction
 from zonewise.diagnostics.read.reader import ClusterReader
-from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, webhook_configuration
+from zonewise.disruption.webhook.registration import eviction_configuration
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, PODS, Key, Resource
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.objects.apps import REPLICA_SETS
 
 Objects = Mapping[tuple[Resource[Any], str], Mapping[str, Any] | type[Exception]]
 
 NOW = datetime(2026, 11, 16, 6, tzinfo=UTC)
-CLIENT_CONFIGS = {EVICTIONS: {"url": "https://a"}, DELETES: {"url": "https://a"}}
 REGISTERED: Objects = {
-    (VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): webhook_configuration(CLIENT_CONFIGS, "guards"),
+    (MUTATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): eviction_configuration({"url": "https://a"}, "guards"),
 }
 BY_CONTROLLER = {"apiVersion": "v1", "controller": True}
 
@@ -95,7 +94,7 @@ async def test_the_lease_renewed_last_is_in_use(leases: Objects, used: str, sile
 
 
 UNGUARDED = {"metadata": {"labels": {"zonewise.dev/disruption": "unguarded"}}}
-FORBIDDEN: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): Forbidden}
+FORBIDDEN: Objects = {(MUTATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): Forbidden}
 
 
 @pytest.mark.parametrize(

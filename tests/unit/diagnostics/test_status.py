@@ -22,6 +22,7 @@ from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, build_s
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.objects import Key, Node
+from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
@@ -44,6 +45,17 @@ def test_services_are_counted_by_state() -> None:
         ("b", 2, 8000),
         ("c", 2, 8000),
     ]
+
+
+def test_address_of_a_webhook_is_shown_without_its_callers_key() -> None:
+    url = {"caBundle": "eA==", "url": f"https://10.0.0.5:8443/endpointslices/{'ab' * 32}"}
+    registered = convert(
+        WebhookConfiguration,
+        metadata={"name": "zonewise-overlay"},
+        webhooks=[{"name": "overlay.zonewise.dev", "clientConfig": url}],
+    )
+    status = build_status(replace(make_cluster_snapshot(), webhooks=[registered]), NOW)
+    assert [webhook.target for webhook in status.webhooks] == ["10.0.0.5:8443"]
 
 
 def test_a_hard_rule_behind_kube_proxy_cuts_no_client_off() -> None:

@@ -1,5 +1,10 @@
+from pathlib import Path
+
+import pytest
+
 from zonewise.lab.build import gomod
-from zonewise.lab.build.binaries import DEFAULT_VERSION, SOURCES
+from zonewise.lab.build.binaries import DEFAULT_VERSION, SOURCES, BinariesError
+from zonewise.lab.build.build import GoToolchain
 
 LAB_MOD = """\
 module zonewise.dev/lab
@@ -73,3 +78,22 @@ def test_go_mod_has_the_default_version() -> None:
     text = (SOURCES / "go.mod").read_text()
     assert f"k8s.io/kubernetes {DEFAULT_VERSION}\n" in text
     assert f"k8s.io/api => k8s.io/api {gomod.staging_version(DEFAULT_VERSION)}\n" in text
+
+
+def test_version_that_cannot_be_fetched_is_named_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module proxy that knows the version and does not give it."""
+    proxy = tmp_path / "proxy/k8s.io/kubernetes/@v"
+    proxy.mkdir(parents=True)
+    (proxy / "list").write_text("v1.98.0\nv1.99.1\n")
+    for version in ("v1.99.1", "v1.99.2"):
+        (proxy / f"{version}.info").write_text(f'{{"Version": "{version}"}}')
+        (proxy / f"{version}.mod").write_text("module k8s.io/kubernetes\n")
+    (tmp_path / "go.mod").write_text("module m\n\ngo 1.24\n")
+    settings = {"GOPROXY": f"file://{tmp_path}/proxy", "GOSUMDB": "off", "GOFLAGS": "-mod=mod -modcacherw"}
+    for name, value in (settings | {"GOMODCACHE": str(tmp_path / "cache")}).items():
+        monkeypatch.setenv(name, value)
+    said = r"Kubernetes v1\.99\.2 can't be fetched: `go mod` failed: .*v1\.99\.2\.zip: no such file .*listed: v1\.98\.0, v1\.99\.1"
+    with pytest.raises(BinariesError, match=said):
+        gomod.select(tmp_path, "v1.99.2", GoToolchain(tmp_path).run)

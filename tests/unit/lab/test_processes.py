@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import subprocess
@@ -32,6 +33,22 @@ def test_output_goes_to_the_log_in_a_new_session(directory: Path) -> None:
     assert processes.log_path(directory, "talker").read_text() == "out /\nerr\n"
     sleeper = processes.spawn(directory, "sleeper", ["sleep", "100"])
     assert os.getsid(sleeper.pid) == sleeper.pid
+
+
+def test_descriptors_of_the_caller_are_not_passed_on(directory: Path) -> None:
+    """A caller's lock would stay held as long as the lab runs."""
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(lock, True)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    process = processes.spawn(directory, "sleeper", ["sleep", "60"])
+    try:
+        os.close(lock)
+        other = os.open(directory / "lock", os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        until(lambda: {entry.name for entry in Path(f"/proc/{process.pid}/fd").iterdir()} == {"0", "1", "2"})
+    finally:
+        processes.stop([process], 5)
 
 
 def test_process_is_found_by_its_record(directory: Path) -> None:

@@ -136,10 +136,13 @@ async def _probe_webhooks(client: Client, snapshot: ClusterSnapshot) -> dict[str
 
 
 async def _probe_service(client: Client, webhook: RegisteredWebhook) -> str | None:
-    """Through the API server, as it calls the webhook. Any reply but the API server's own error is the webhook's."""
+    """Through the API server, as it calls the webhook. Any reply but the API server's own error is the webhook's.
+
+    Without the path, whose key would be in the audit log.
+    """
     service = webhook.client_config.service
     assert service is not None, "called for webhooks with a Service"
-    path = f"/api/v1/namespaces/{service.namespace}/services/https:{service.name}:{service.port}/proxy/{service.path.lstrip('/')}"
+    path = f"/api/v1/namespaces/{service.namespace}/services/https:{service.name}:{service.port}/proxy/"
     try:
         await client.request("GET", path, deadline_seconds=_PROBE_SECONDS)
     except Forbidden:

@@ -25,7 +25,7 @@ from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS
 from zonewise.errors import ZonewiseError
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import LEASES, NAMESPACES, NODES, PODS, Key, Lease
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, ReplicaSet
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
@@ -156,10 +156,10 @@ def _silent_seconds(lease: Lease, now: datetime) -> float | None:
 
 async def read_guard_selector(reader: ClusterReader) -> LabelSelector:
     """Selects the namespaces whose evictions the registered webhook reviews. If forbidden, assume all."""
-    configuration = await reader.get_or_none(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION)
+    configuration = await reader.get_or_none(MUTATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION)
     if configuration is not None:
         return guarding(configuration)
-    return LabelSelector(() if reader.is_forbidden(VALIDATING_WEBHOOK_CONFIGURATIONS) else None)
+    return LabelSelector(() if reader.is_forbidden(MUTATING_WEBHOOK_CONFIGURATIONS) else None)
 
 
 async def _is_guarded(reader: ClusterReader, name: str) -> bool:

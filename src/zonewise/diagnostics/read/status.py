@@ -6,12 +6,13 @@ import asyncio
 from typing import Final
 from urllib.parse import quote
 
-from zonewise.api.names import APP_NAME_LABEL, APP_PROXY
+from zonewise.api.names import APP_NAME_LABEL, APP_PROXY, METRICS_TOKEN_HEADER
 from zonewise.diagnostics.decide.status import assemble
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.kube.client.client import Client
+from zonewise.kube.client.metrics_token import request_token
 from zonewise.kube.wire.errors import ApiError, Forbidden
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, PODS, SERVICES, Pod
 from zonewise.objects.admissionregistration import (
@@ -26,7 +27,7 @@ _OUR_WORKLOADS: Final = f"{APP_NAME_LABEL} in ({','.join(COMPONENTS)})"
 MAX_PROXIES: Final = 500
 _MAX_CONCURRENT_SCRAPES: Final = 8
 _SCRAPE_SECONDS: Final = 3.0
-_METRICS_PORT: Final = 10356
+_METRICS_PORT: Final = 10357
 
 
 async def read_cluster_snapshot(reader: ClusterReader, *, traffic: bool = True) -> ClusterSnapshot:
@@ -70,7 +71,8 @@ async def _not_measured() -> MeasuredTraffic:
 
 
 async def measure_traffic(client: Client) -> MeasuredTraffic:
-    """Scrapes the proxies' pods through the API server. This works from anywhere, and needs `get` of pods/proxy only.
+    """Scrapes the proxies' pods through the API server. This works from anywhere, and needs `get` of pods/proxy and
+    `create` of the token of zonewise-metrics-reader.
 
     A slow proxy is left out after three seconds: late figures would be compared with recent ones.
     """
@@ -80,7 +82,10 @@ async def measure_traffic(client: Client) -> MeasuredTraffic:
         return MeasuredTraffic(problem=reader.unread[0], forbidden=True)
     running = [pod for pod in pods if pod.status.phase == "Running"]
     slots = asyncio.Semaphore(_MAX_CONCURRENT_SCRAPES)
-    replies = await asyncio.gather(*(_scrape(client, pod, slots) for pod in running[:MAX_PROXIES]))
+    tokens = {namespace: await _token(client, namespace) for namespace in {pod.metadata.namespace for pod in running}}
+    replies = await asyncio.gather(
+        *(_scrape(client, pod, tokens[pod.metadata.namespace], slots) for pod in running[:MAX_PROXIES])
+    )
     by_node: dict[str, ByteCounters] = {}
     errors: dict[str, ApiError] = {}
     for pod, reply in zip(running, replies, strict=False):
@@ -95,12 +100,28 @@ async def measure_traffic(client: Client) -> MeasuredTraffic:
     return MeasuredTraffic(by_node, len(pods), problem, tuple(errors), forbidden)
 
 
-async def _scrape(client: Client, pod: Pod, slots: asyncio.Semaphore) -> ByteCounters | ApiError:
-    name = f"{quote(pod.metadata.name, safe='')}:{_METRICS_PORT}"
+async def _token(client: Client, namespace: str) -> str | ApiError:
+    """A pod gets a token of its own namespace only: whoever may imitate a proxy elsewhere learns nothing."""
+    try:
+        return await request_token(client, namespace)
+    except ApiError as error:
+        return error
+
+
+async def _scrape(client: Client, pod: Pod, token: str | ApiError, slots: asyncio.Semaphore) -> ByteCounters | ApiError:
+    if isinstance(token, ApiError):
+        return token
+    name = f"https:{quote(pod.metadata.name, safe='')}:{_METRICS_PORT}"
     path = f"{PODS.path(pod.metadata.namespace)}/{name}/proxy/metrics"
     async with slots:
         try:
-            body = await client.request("GET", path, params={"name[]": METRIC}, deadline_seconds=_SCRAPE_SECONDS)
+            body = await client.request(
+                "GET",
+                path,
+                params={"name[]": METRIC},
+                headers={METRICS_TOKEN_HEADER: token},
+                deadline_seconds=_SCRAPE_SECONDS,
+            )
         except ApiError as error:
             return error
     return parse_counters(body.decode(errors="replace"))

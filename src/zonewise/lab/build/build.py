@@ -5,6 +5,7 @@ each other, and the second finds the first one's result.
 """
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -112,10 +113,11 @@ class GoToolchain:
                 process.wait()
             finally:
                 process.terminate()  # no effect once it ended; on Ctrl-C no compiler is left running
-            if process.returncode != 0:
-                raise BinariesError(f"`go {arguments[0]}` failed: {' '.join(_complaints(messages)[:3])}")
             output.seek(0)
-            return output.read()
+            answer = output.read()
+            if process.returncode != 0:
+                raise BinariesError(f"`go {arguments[0]}` failed: {_cause(messages, answer)}")
+            return answer
 
     def _start(self, arguments: Sequence[str], output: IO[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -126,6 +128,15 @@ class GoToolchain:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+def _cause(messages: Sequence[str], answer: str) -> str:
+    """Asked for JSON, Go puts the cause there, and prints no message."""
+    try:
+        error = json.loads(answer)["Error"]
+    except (ValueError, KeyError, TypeError):
+        error = ""
+    return " ".join(_complaints(messages)[:3]) or " ".join(error.split()) or "it did not say why"
 
 
 def _complaints(messages: Sequence[str]) -> list[str]:

@@ -8,10 +8,14 @@ as it only talks to the API server, the one of our default build serves all.
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from zonewise.lab.build.binaries import BinariesError
 
 _REQUIREMENT = re.compile(r"^(?:require )?\s*(\S+) v\S+", re.MULTILINE)
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(k8s\.io/\S+) => \./staging/", re.MULTILINE)
+_SHOWN_VERSIONS = 6
 _UNPUBLISHED = "v0.0.0"  # what Kubernetes' own go.mod says where its replacement decides
 
 
@@ -43,9 +47,21 @@ def staging_version(version: str) -> str:
     return f"v0.{version.removeprefix('v1.')}"
 
 
+def _download(version: str, go: Callable[[Sequence[str]], str]) -> str:
+    """Module proxies list versions that they may not give, and give some that they don't list."""
+    try:
+        return go(["mod", "download", "-json", f"k8s.io/kubernetes@{version}"])
+    except BinariesError as error:
+        versions: list[str] = []
+        with suppress(BinariesError):
+            versions = go(["list", "-m", "-versions", "k8s.io/kubernetes"]).split()[1:]
+        listed = f"; the newest that are listed: {', '.join(versions[-_SHOWN_VERSIONS:])}" if versions else ""
+        raise BinariesError(f"Kubernetes {version} can't be fetched: {error}{listed}") from error
+
+
 def select(module: Path, version: str, go: Callable[[Sequence[str]], str]) -> None:
     """Make the module in this directory build that Kubernetes."""
-    fetched = json.loads(go(["mod", "download", "-json", f"k8s.io/kubernetes@{version}"]))
+    fetched = json.loads(_download(version, go))
     staging = staging_modules(Path(fetched["GoMod"]).read_text())
     file = module / "go.mod"
     file.write_text(rewrite(file.read_text(), version, staging))

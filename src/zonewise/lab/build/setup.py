@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from zonewise.errors import ZonewiseError
@@ -17,7 +17,7 @@ from zonewise.lab.build import build
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import ProgressReporter
 
-# Commands that namespace nodes, kube-proxy, the storage driver and the tests of the page call, and the Debian package of each.
+# Commands that namespace nodes, kube-proxy and the storage driver call, and the Debian package of each.
 PACKAGES = {
     "ceph": "ceph-common",
     "ceph-fuse": "ceph-fuse",
@@ -25,7 +25,6 @@ PACKAGES = {
     "ceph-mgr": "ceph-mgr",
     "ceph-mon": "ceph-mon",
     "ceph-osd": "ceph-osd",
-    "chromium": "chromium",
     "conntrack": "conntrack",
     "ip": "iproute2",
     "mkfs.ext4": "e2fsprogs",
@@ -38,6 +37,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "tc": "iproute2",
 }
+TEST_PACKAGES = {"chromium": "chromium"}  # of the tests of the page
 # Files (below /) that stand for packages without a command: the bindings, and what lets qemu read RBD images.
 LIBRARIES = {
     "usr/lib/python3/dist-packages/cephfs.*.so": "python3-cephfs",
@@ -48,8 +48,8 @@ LIBRARIES = {
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
-def missing_packages(commands: Iterable[str] = PACKAGES, searched: str = _SEARCHED) -> list[str]:
-    return sorted({PACKAGES[command] for command in commands if shutil.which(command, path=searched) is None})
+def missing_packages(packages: Mapping[str, str] = PACKAGES, searched: str = _SEARCHED) -> list[str]:
+    return sorted({package for command, package in packages.items() if shutil.which(command, path=searched) is None})
 
 
 def missing_libraries(patterns: Mapping[str, str] = LIBRARIES) -> list[str]:
@@ -71,29 +71,25 @@ def link_bindings(site: Path, system: Path = Path("/usr/lib/python3/dist-package
     return linked
 
 
-def run(version: str, reporter: ProgressReporter) -> None:
-    missing = sorted({*missing_packages(), *missing_libraries()})
+def run(version: str, reporter: ProgressReporter, packages: Mapping[str, str] = PACKAGES) -> None:
+    missing = sorted({*missing_packages(packages), *missing_libraries()})
     if missing:
-        _install(missing, reporter)
+        install(missing, "namespace nodes and storage", reporter)
     link_bindings(Path(sysconfig.get_path("platlib")))
     build.ensure(version, reporter)
 
 
-def _install(packages: list[str], reporter: ProgressReporter) -> None:
-    """Only namespace nodes and storage need them: a package that can't be installed is reported, and setup continues."""
+def install(packages: list[str], purpose: str, reporter: ProgressReporter) -> None:
+    """Only `purpose` needs them: a package that can't be installed is reported, and the caller continues."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
-        reporter.step(
-            f"namespace nodes and storage need {', '.join(packages)}: install them with your system's package tool"
-        )
+        reporter.step(f"{purpose}: needs {', '.join(packages)}; install them with your system's package tool")
     elif os.geteuid() != 0:
-        reporter.step(f"namespace nodes and storage need {', '.join(packages)}; with root: sudo {' '.join(command)}")
+        reporter.step(f"{purpose}: needs {', '.join(packages)}; with root: sudo {' '.join(command)}")
     else:
         reporter.step(f"installing {', '.join(packages)}")
         if not (_apt(command) or (_apt(["apt-get", "update"]) and _apt(command))):
-            reporter.step(
-                f"could not install them, namespace nodes or storage will not work; see `{' '.join(command)}`"
-            )
+            reporter.step(f"{purpose}: could not install them, and will not work; see `{' '.join(command)}`")
 
 
 def _apt(command: list[str]) -> bool:
@@ -113,9 +109,11 @@ def main() -> None:
     parser.add_argument(
         "--kube-version", default=DEFAULT_VERSION, help="the Kubernetes to build (default: %(default)s)"
     )
+    parser.add_argument("--tests", action="store_true", help="also install what only the tests need")
+    arguments = parser.parse_args()
     reporter = ProgressReporter(sys.stderr)
     try:
-        run(parser.parse_args().kube_version, reporter)
+        run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
     except ZonewiseError as error:
         reporter.close()
         sys.exit(f"setup: {error}")

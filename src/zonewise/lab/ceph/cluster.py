@@ -20,12 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from zonewise.errors import ZonewiseError
 from zonewise.lab import processes, records
 from zonewise.lab.decide import ceph_conf
 from zonewise.lab.decide.ceph_conf import Store
+from zonewise.objects.stored import Stored
 
 FILESYSTEM: Final = "csifs"
 JOURNAL_POOL: Final = "csi-journal"
@@ -40,7 +39,7 @@ class CephError(ZonewiseError):
     pass
 
 
-class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
+class LabCeph(Stored, frozen=True, kw_only=True):
     """The record of a cluster, and operations on it."""
 
     directory: Path

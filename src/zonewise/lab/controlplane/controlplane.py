@@ -17,13 +17,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths, processes, records, slots
 from zonewise.lab.build import binaries
 from zonewise.lab.controlplane import etcd, programs
 from zonewise.lab.controlplane.programs import ControlPlaneConfig, ControlPlaneFiles, Program
+from zonewise.objects.stored import Stored
 
 READY_WITHIN_SECONDS = 120.0
 STOP_GRACE_SECONDS = 5.0
@@ -45,7 +44,7 @@ class StatusError(ZonewiseError, http.client.HTTPException):
     """The server's answer was a status of 400 or more; the text has it."""
 
 
-class ControlPlaneRecord(msgspec.Struct, frozen=True):
+class ControlPlaneRecord(Stored, frozen=True):
     settings: ControlPlaneConfig
     layout: ControlPlaneFiles
 
@@ -251,7 +250,7 @@ class ControlPlane:
 
 def halt(directory: Path) -> None:
     """Stop all processes of this directory and delete its data; logs stay. Does nothing if there are none."""
-    with suppress(FileNotFoundError, msgspec.DecodeError):
+    with suppress(FileNotFoundError):
         ControlPlane.attach(directory).stop()
     processes.close(directory, STOP_GRACE_SECONDS)
     shutil.rmtree(data_directory(directory), ignore_errors=True)

@@ -20,6 +20,7 @@ from zonewise.lab.decide.addresses import AddressPlan, PlanError, ZonePlan
 from zonewise.lab.network import namespaces
 from zonewise.lab.network.namespaces import NetworkError
 from zonewise.lab.network.network import router_port
+from zonewise.objects.stored import Stored
 
 MOST_LATENCY_MS = 10_000
 _TABLE = "inet zonewise"
@@ -40,7 +41,7 @@ class ZonePath(msgspec.Struct, frozen=True):
     loss_percent: float
 
 
-class Shaping(msgspec.Struct, frozen=True):
+class Shaping(Stored, frozen=True):
     cut: frozenset[str] = frozenset()
     paths: tuple[ZonePath, ...] = ()
 
@@ -98,8 +99,10 @@ def detours(plan: AddressPlan, shaping: Shaping, version: int) -> list[str]:
 
 def read(directory: Path) -> Shaping:
     """What was last applied to the lab in this directory."""
-    record = directory / _RECORD
-    return records.read(record, Shaping) if record.exists() else Shaping()
+    try:
+        return records.read(directory / _RECORD, Shaping)
+    except FileNotFoundError:
+        return Shaping()
 
 
 def forget(directory: Path) -> None:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import msgspec
-
 from zonewise.errors import UsageError
 from zonewise.lab import processes, records
 from zonewise.lab.decide.addresses import Addresses, NodePlan, pod_namespace_of
 from zonewise.lab.decide.pod_lifecycle import ContainerState
 from zonewise.lab.decide.podspec import RunPod
 from zonewise.lab.network import namespaces, network
+from zonewise.objects.stored import Stored
 
 _RECORD = "pod.json"
 RESOLVER = "resolv.conf"
@@ -28,7 +27,7 @@ RESOLVER = "resolv.conf"
 _FIRST_POD, _LAST_POD = 1, 254  # within a node's /24; the same number is taken in the IPv6 subnet
 
 
-class PodRecord(msgspec.Struct, frozen=True):
+class PodRecord(Stored, frozen=True):
     """`index` is the pod's address within its node's subnet; None for a pod in the node's own network."""
 
     pod: RunPod

@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 
-from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, STOCK_MANAGER
+from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, ROUTING_STATE, STOCK_MANAGER, WEIGHTS
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import (
@@ -29,10 +29,12 @@ from zonewise.diagnostics.decide.doctor.findings import (
 )
 from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
-from zonewise.objects import Key
+from zonewise.disruption.decide.status import refusal
+from zonewise.objects import Key, key_of
 from zonewise.objects.discovery import service_key
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
+from zonewise.routing.weights_annotation import weights_problem
+from zonewise.slices.decide.service_status import STOCK_DNS_LOSS, state_problem
 
 CERTIFICATE_WARNING: Final = timedelta(days=7)
 _MAX_NAMED: Final = 3
@@ -146,6 +148,7 @@ def _component_rights(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def check_services(facts: DoctorFacts, status: ClusterStatus) -> Iterator[Finding]:
+    yield from _unusable_state(facts)
     yield from _contested(facts)
     yield from _other_webhooks(facts)
     for state, code, level, words in (
@@ -187,6 +190,21 @@ def _losses(status: ClusterStatus) -> Iterator[Finding]:
     if headless:
         words = "{have} a policy that stock DNS can't implement: it gives clients of a headless Service every endpoint"
         yield _services_finding("NeedsDNS", FindingLevel.NOTE, headless, words, "zonewise install --only dns")
+
+
+def _unusable_state(facts: DoctorFacts) -> Iterator[Finding]:
+    """Stored state that this release can't read; components left it alone, or will replace it."""
+    problems = {f"budget {key_of(budget)}": refusal(budget) for budget in facts.snapshot.budgets}
+    for service in facts.snapshot.services:
+        problems[f"Service {key_of(service)}"] = state_problem(service.metadata.annotations.get(ROUTING_STATE, ""))
+    for slice_ in facts.snapshot.slices:
+        problems[f"EndpointSlice {key_of(slice_)}"] = weights_problem(slice_.metadata.annotations.get(WEIGHTS, ""))
+    unusable = {name: problem for name, problem in problems.items() if problem}
+    if unusable:
+        first, problem = next(iter(unusable.items()))
+        more = f", and {len(unusable) - 1} more" if len(unusable) > 1 else ""
+        fix = "run one release of Zonewise everywhere, the newest that ran here: zonewise install"
+        yield wrong(CheckGroup.SERVICES, "StateUnusable", f"{first}: {problem}{more}", fix, tuple(unusable))
 
 
 def _contested(facts: DoctorFacts) -> Iterator[Finding]:

@@ -21,13 +21,14 @@ from zonewise.diagnostics.decide.doctor.findings import (
 )
 from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
 from zonewise.objects import Node
+from zonewise.planning.data_plane import find_data_planes
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
 from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_ready
 
 OLDEST_MINOR: Final = 24
 """In older versions the feature gate of hints is off by default."""
-BUDGETS_MINOR: Final = 30
-"""The first version with ValidatingAdmissionPolicy v1, which guards deletes."""
+POLICIES_MINOR: Final = 30
+"""The first version with ValidatingAdmissionPolicy v1, which limits our service accounts and guards deletes."""
 _MAX_SKEW_SECONDS: Final = 5.0
 _MAX_SILENT_SECONDS: Final = 60.0
 _MAX_NAMED: Final = 5
@@ -48,11 +49,11 @@ def _server(facts: DoctorFacts) -> Iterator[Finding]:
     match = _MINOR.match(facts.snapshot.version)
     minor = int(match[1]) if match else 0
     server = f"the API server answers: {facts.snapshot.version}" + (f", as {facts.user}" if facts.user else "")
-    if minor >= BUDGETS_MINOR:
+    if minor >= POLICIES_MINOR:
         yield fine(CheckGroup.CLUSTER, "Server", server)
     elif minor >= OLDEST_MINOR:
-        sentence = f"{server}; budgets need 1.{BUDGETS_MINOR} to guard deletes (ValidatingAdmissionPolicy)"
-        yield note(CheckGroup.CLUSTER, "ServerOld", sentence, "upgrade, or use budgets for evictions only")
+        sentence = f"{server}; it has no ValidatingAdmissionPolicy, which limits Zonewise's service accounts and guards deletes"
+        yield wrong(CheckGroup.CLUSTER, "ServerOld", sentence, f"upgrade to 1.{POLICIES_MINOR} or later")
     else:
         sentence = f"{server}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
         yield wrong(CheckGroup.CLUSTER, "ServerTooOld", sentence, f"upgrade to 1.{OLDEST_MINOR} or later")
@@ -180,6 +181,10 @@ def _capacities(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 def check_data_plane(facts: DoctorFacts) -> Iterator[Finding]:
     names = {daemon_set.metadata.name for daemon_set in facts.daemon_sets}
+    if find_data_planes(facts.snapshot.daemon_sets).all_services:
+        sentence = "the Zonewise proxy serves all Services, in place of kube-proxy"
+        yield fine(CheckGroup.DATA_PLANE, "ZonewiseProxy", sentence)
+        return
     if "cilium" in names and (facts.cilium_config or {}).get("kube-proxy-replacement") in {"true", "strict"}:
         yield from _cilium(facts)
     elif names & {"kube-router", "antrea-agent"}:

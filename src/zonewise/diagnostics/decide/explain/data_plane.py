@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, PROXY_NAME_LABEL
-from zonewise.dns.decide.client_groups import decisions
-from zonewise.dns.decide.zone import ready_by_family
+from zonewise.dns.decide.client_groups import decisions, ready_endpoints
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
 from zonewise.planning.data_plane import DataPlane
 from zonewise.proxy.decide.targets import NodePlace, find_targets, is_stranded
@@ -121,7 +120,7 @@ def _by_dns(view: DataPlaneView, front: ServiceFrontend, node: Node) -> Endpoint
     annotations = view.namespaces.get(view.service.metadata.namespace, {})
     drain = drained_zones(view.service, annotations, view.cluster.node_drains)
     slices = [slice_ for slice_ in view.slices if slice_.address_type == front.family]
-    family_decisions = decisions(view.service, ready_by_family(slices), view.cluster, drain)
+    family_decisions = decisions(view.service, slices, view.cluster, drain)
     if not family_decisions:
         return EndpointsForClient(
             {},
@@ -133,7 +132,7 @@ def _by_dns(view: DataPlaneView, front: ServiceFrontend, node: Node) -> Endpoint
 
 def stock_dns_endpoints(view: DataPlaneView, front: ServiceFrontend) -> EndpointsForClient:
     slices = [slice_ for slice_ in view.slices if slice_.address_type == front.family]
-    ready = [endpoint.addresses[0] for group in ready_by_family(slices) for endpoint in group if endpoint.addresses]
+    ready = [endpoint.addresses[0] for endpoint in ready_endpoints(slices) if endpoint.addresses]
     sentence = f"stock DNS answers with all {len(ready)} ready endpoints to every client"
     return EndpointsForClient(
         dict.fromkeys(ready, 1.0), RoutingReason(RoutingCode.BALANCED, sentence, {"ready": len(ready)})

@@ -17,7 +17,7 @@ from zonewise.dns.decide.client_groups import decisions
 from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import is_headless
 from zonewise.dns.decide.table import RecordTable
-from zonewise.dns.decide.zone import ClusterZone, ZoneConfig, ready_by_family
+from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import to_text
 from zonewise.dns.wire.text import TextReply, alias_reply, build_query, text_reply
@@ -104,9 +104,7 @@ def _decisions(
     service: Service, slices: Sequence[EndpointSlice], cluster: RoutingNodes, state: DnsState
 ) -> list[Decision]:
     annotations = state.namespaces.get(service.metadata.namespace, {})
-    return decisions(
-        service, ready_by_family(slices), cluster, drained_zones(service, annotations, cluster.node_drains)
-    )
+    return decisions(service, slices, cluster, drained_zones(service, annotations, cluster.node_drains))
 
 
 def _tiers(

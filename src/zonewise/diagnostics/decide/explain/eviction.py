@@ -16,7 +16,14 @@ from zonewise.disruption.decide.ledger import LedgerEntry
 from zonewise.disruption.decide.pdb import PdbRefusal, refusal
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts, gives_up, staying
 from zonewise.disruption.decide.reason import DisruptionCode
-from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict, depends_on_counts, judge_all
+from zonewise.disruption.decide.verdict import (
+    BudgetCase,
+    BudgetVerdict,
+    EvictionVerdict,
+    depends_on_counts,
+    judge_all,
+    too_many,
+)
 from zonewise.objects.policy import PodDisruptionBudget
 
 
@@ -137,8 +144,10 @@ def _refusals(
     """Each with its remedy, in the order of the webhook's checks."""
     if not facts.guarded:
         verdicts = ()
-    if facts.pod.in_between and any(verdict.reason.code is not DisruptionCode.NOT_ENFORCED for verdict in verdicts):
-        yield facts.pod.in_between, "try again in a moment, or name its uid"
+    exempt = {DisruptionCode.NOT_ENFORCED, DisruptionCode.NOT_APPLIED}
+    applied = {verdict.budget for verdict in verdicts if verdict.reason.code not in exempt}
+    if reason := too_many(facts.pod, [case.budget for case in facts.cases if case.budget.key in applied]):
+        yield str(reason), reason.remedy
         return
     if facts.leader.trouble and depends_on_counts(verdicts, (case.budget for case in facts.cases)):
         yield facts.leader.trouble, "start `zonewise controller --parts disruption`"

@@ -32,8 +32,9 @@ from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
 from zonewise.planning.forecast import RUN_DNS, route_family
 from zonewise.planning.snapshot import Snapshot, snapshot_service
 from zonewise.proxy.decide.targets import port_numbers
-from zonewise.routing import EVERYONE, Decision, HintsForm, RoutingCode, RoutingNodes, RoutingReason, report
+from zonewise.routing import EVERYONE, NODE_NAME, Decision, HintsForm, RoutingCode, RoutingNodes, RoutingReason, report
 from zonewise.routing.endpoints import is_draining, is_ready
+from zonewise.routing.forecast import clients_alike, served_domains
 from zonewise.routing.policy import read_policy, value_of
 from zonewise.routing.report import EndpointReport
 from zonewise.slices.decide.route import RoutedEndpoints
@@ -165,7 +166,7 @@ def _clients(
     groups: dict[tuple[object, ...], list[ClientReport]] = {}
     for names in _node_groups(view, decision):
         client = _client(view, front, data_plane, names)
-        outcome = client.zone, client.gets, client.code, client.fell_back, client.stock.same
+        outcome = client.zone, client.shares, client.code, client.fell_back, client.stock.same
         groups.setdefault(outcome, []).append(client)
     yield from map(_merge, groups.values())
 
@@ -178,23 +179,25 @@ def _merge(clients: Sequence[ClientReport]) -> ClientReport:
 
 
 def _node_groups(view: DataPlaneView, decision: Decision) -> list[tuple[str, ...]]:
-    """Client nodes that get the same endpoints. If endpoints are assigned to nodes, each node is a group."""
-    tier_keys = [tier.key for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE]
-    local = view.service.spec.internal_traffic_policy == "Local"
-    hinted = any(
-        endpoint.hints and endpoint.hints.for_nodes for slice_ in view.slices for endpoint in slice_.endpoints or ()
-    )
-    if local or hinted:
-        return [(name,) for name in view.cluster.clients]
-    keys = (ZONE, *dict.fromkeys(key for key in tier_keys if key != ZONE))
-    groups = view.cluster.clients_by(keys)
-    return [groups[domains] for domains in sorted(groups, key=lambda domains: tuple(name or "" for name in domains))]
+    """Client nodes that get the same endpoints: nodes with endpoints or hints of their own are told apart."""
+    endpoints = [endpoint for slice_ in view.slices for endpoint in slice_.endpoints or ()]
+    named = {hint.name for endpoint in endpoints if endpoint.hints for hint in endpoint.hints.for_nodes}
+    if view.service.spec.internal_traffic_policy == "Local":
+        named |= {endpoint.node_name for endpoint in endpoints if endpoint.node_name}
+    served = served_domains(decision)
+    served[NODE_NAME] = served.get(NODE_NAME, set()) | named
+    groups = clients_alike(view.cluster, served)
+    return sorted((tuple(names) for _, names in groups), key=lambda names: (_zone(view, names[0]), names))
+
+
+def _zone(view: DataPlaneView, name: str) -> str:
+    return view.cluster.domains(ZONE).get(name, "")
 
 
 def _client(view: DataPlaneView, front: ServiceFrontend, data_plane: DataPlane, names: tuple[str, ...]) -> ClientReport:
     node = view.cluster.nodes[names[0]]
     given = endpoints_for(view, front, node, data_plane)
-    zone = view.cluster.domains(ZONE).get(names[0], "")
+    zone = _zone(view, names[0])
     total = sum(given.shares.values()) or 1.0
     homes = _homes(view, given.shares)
     tiers = (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 from zonewise.api.names import APP_DNS, APP_NAME_LABEL, APP_PROXY
 from zonewise.diagnostics.decide.status import storage
@@ -230,7 +231,7 @@ def _webhook(
     return WebhookStatus(
         configuration=configuration.metadata.name,
         name=webhook.name,
-        target=str(service) if service else config.url or "",
+        target=str(service) if service else urlsplit(config.url or "").netloc,  # the path has the callers' key
         failure_policy=webhook.failure_policy,
         trusted=bool(config.ca_bundle),
         endpoints=ready.get(service, 0) if service else None,
@@ -299,7 +300,7 @@ def _traffic_problems(measured: MeasuredTraffic, not_ready: set[str]) -> Iterato
         return
     why, remedy = measured.problem, f"kubectl get pods -A -o wide -l {APP_NAME_LABEL}={APP_PROXY}"
     if measured.forbidden:
-        remedy = "allow `get` of pods/proxy where the proxies run"
+        remedy = "allow `get` of pods/proxy and `create` of serviceaccounts/token where the proxies run"
     elif measured.silent and not_ready.issuperset(measured.silent):
         nodes = sorted(measured.silent)
         why = f"{_some(nodes)} {'is' if len(nodes) == 1 else 'are'} not ready"

@@ -7,6 +7,7 @@ from typing import Final
 
 from zonewise.diagnostics.decide.status.report import BudgetDomainStatus, BudgetStatus, ChargeStatus
 from zonewise.disruption.decide.budget import Budget, BudgetError
+from zonewise.disruption.decide.status import refusal
 from zonewise.objects.policy import TopologyDisruptionBudget
 
 _EXPECTED_REASON: Final = "InsufficientPods"
@@ -46,7 +47,7 @@ def budget_status(budget: TopologyDisruptionBudget) -> BudgetStatus:
             )
             for domain in status.domains
         ),
-        trouble="; ".join(problems or _failed_conditions(budget)),
+        trouble=refusal(budget) or "; ".join(problems or _failed_conditions(budget)),
     )
 
 
