@@ -10,7 +10,10 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from support.fault_report import FaultTable, report
 from support.lab import shared_cluster
+from support.lab.leftovers import LeftoverCheck
+from support.release import FIRST_COMMIT, has_first_release
 from support.rerun import RerunList
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -26,10 +29,24 @@ settings.load_profile("zonewise")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+__all__ = ["report"]
+
+
 @pytest.hookimpl(trylast=True)  # once there is a terminal to write to
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(RerunList(config.pluginmanager.getplugin("terminalreporter")))
+        config.pluginmanager.register(FaultTable())
+        config.pluginmanager.register(LeftoverCheck(config))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what the upgrade tests upgraded from."""
+    ran = [report for report in terminalreporter.getreports("passed") if "test_upgrade.py" in report.nodeid]
+    if ran:
+        commit = FIRST_COMMIT[:7]
+        what = f"commit {commit}" if has_first_release() else f"its recorded states: no commit {commit} in this clone"
+        terminalreporter.write_line(f"upgrades were tested from 0.1 by {what}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""One control plane per test run, shared by its xdist workers, stopped by the last, cleaned up after a killed run.
+"""One control plane per test run, shared by its xdist workers; pytest's own process or, after a kill, a reaper stops it.
 
 Every run has a directory under the state root, and each live worker holds a shared lock on it. The kernel drops the
 locks of a killed worker, so an exclusive lock proves that no worker uses the run any more.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.lab import leftovers
 from zonewise.lab import paths, state
 from zonewise.lab.ceph import cluster
 from zonewise.lab.controlplane import controlplane
@@ -29,19 +30,18 @@ class Run:
     @classmethod
     @contextmanager
     def join(cls) -> Iterator["Run"]:
-        runs = paths.state_root() / "test-runs"
-        run = cls(runs / os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex))
-        with _locked(runs / "lock"):
-            _remove_abandoned(runs)
-            run.directory.mkdir(parents=True, exist_ok=True)
+        run = cls(runs() / os.environ[leftovers.RUN_ID])
+        with _locked(runs() / "lock"):
+            _remove_abandoned()
+            if not run.directory.exists():
+                leftovers.start_reaper(run.directory.name)
+                run.directory.mkdir(parents=True)
             users = os.open(run.directory / "users", os.O_RDWR | os.O_CREAT)
             fcntl.flock(users, fcntl.LOCK_SH)
         try:
             yield run
         finally:
-            with _locked(runs / "lock"):
-                os.close(users)
-                _remove_abandoned(runs)
+            os.close(users)
 
     def shared(self) -> ControlPlane:
         """The run's control plane, or the running lab named by ZONEWISE_TEST_LAB, which stays for inspection."""
@@ -73,20 +73,42 @@ class Run:
         return cluster.start(self.directory / f"ceph-{uuid.uuid4().hex[:6]}", **settings)
 
 
-def _remove_abandoned(runs: Path) -> None:
-    for users in runs.glob("*/users"):
+def runs() -> Path:
+    return paths.state_root() / "test-runs"
+
+
+def remove(run: str) -> None:
+    """Control planes and Ceph clusters of a run whose workers have all ended."""
+    if (runs() / run).exists():
+        with _locked(runs() / "lock"):
+            _remove(runs() / run)
+
+
+def remove_abandoned() -> None:
+    """Control planes and Ceph clusters of runs that no worker uses any more."""
+    if runs().exists():
+        with _locked(runs() / "lock"):
+            _remove_abandoned()
+
+
+def _remove_abandoned() -> None:
+    for users in runs().glob("*/users"):
         descriptor = os.open(users, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         else:
-            for directory in users.parent.glob("ceph*/"):
-                cluster.remove(directory)
-            for directory in [*users.parent.glob("*/"), users.parent]:
-                controlplane.remove(directory)
+            _remove(users.parent)
         finally:
             os.close(descriptor)
+
+
+def _remove(run: Path) -> None:
+    for directory in run.glob("ceph*/"):
+        cluster.remove(directory)
+    for directory in [*run.glob("*/"), run]:
+        controlplane.remove(directory)
 
 
 @contextmanager
