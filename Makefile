@@ -10,6 +10,7 @@ PYTEST := $(BIN)/pytest
 # pytest-timeout can't interrupt a worker that hangs in C. This prints the worker's stacks and ends it; its test runs again at the end.
 FAULTHANDLER := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 WORKERS ?= 3
+LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11
 BENCHES := $(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py))
 
 .PHONY: help
@@ -25,10 +26,11 @@ help: ## Show this list.
 	@touch $@
 
 .PHONY: setup setup-lab
-setup-lab: .venv/.synced
+setup-lab: .venv/.synced # what a lab needs, and no more
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.build.setup
-setup: setup-lab ## Install all dependencies: packages, the lab's control plane, CoreDNS, csi-sanity (built once, cached).
+setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromium, CoreDNS, csi-sanity (built once, cached).
+	@$(BIN)/python -m zonewise.lab.build.setup --tests
 	@$(BIN)/python -m bench.dns.coredns
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 
@@ -62,13 +64,14 @@ test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity fo
 	@ZONEWISE_FAULTS=long $(PYTEST) -n $(WORKERS) --dist loadgroup tests/storage
 
 .PHONY: test-faults
-test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form.
-	@ZONEWISE_FAULTS=long $(PYTEST) tests/faults
+test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, hours; the table goes to docs/reliability.md.
+	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) tests/faults
 
-.PHONY: fuzz-dns
-fuzz-dns: .venv/.synced ## Fuzz the DNS server with malformed packets (RUNS=10000000).
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz
-	@$(BIN)/python tests/support/dns/fuzz.py
+.PHONY: fuzz
+fuzz: .venv/.synced ## Fuzz all that reads foreign input (FUZZ="dns dumps" RUNS=1000000, or REPLAY=build/fuzz/NAME-crash-...).
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz \
+		|| echo "fuzz: atheris can't be installed: inputs are mutated without regard to coverage"
+	@PYTHONPATH=src:tests $(BIN)/python -m support.fuzz.run $(if $(REPLAY),--replay $(REPLAY),$(FUZZ))
 
 .PHONY: lint
 lint: .venv/.synced ## Check format, style, types and imports between packages.
@@ -78,14 +81,16 @@ lint: .venv/.synced ## Check format, style, types and imports between packages.
 	@output=$$(PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --no-logo 2>&1) || { echo "$$output"; exit 1; }
 
 .PHONY: lock
-lock: .venv/.synced ## Update requirements.lock from pyproject.toml, to the newest versions.
-	@$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --group dev --group bench --generate-hashes \
-		--no-header --no-annotate --python-version 3.11 --upgrade --output-file requirements.lock
+lock: .venv/.synced ## Update the lock files from pyproject.toml, to the newest versions.
+	@$(LOCK) pyproject.toml --all-extras --group dev --group bench --upgrade --output-file requirements.lock
+	@rm -f requirements-image.lock requirements-build.lock # parts of it: what an image holds, and what builds a wheel
+	@$(LOCK) pyproject.toml --extra csi --constraint requirements.lock --output-file requirements-image.lock
+	@$(LOCK) --group build --constraint requirements.lock --output-file requirements-build.lock
 
 .PHONY: bench
 bench: $(BENCHES:%=bench-%) ## Run every benchmark, one after the other; `make bench-NAME` runs one.
 bench-%: setup
-	@$(BIN)/python -m bench.$*
+	@$(BIN)/python -m bench $*
 
 .PHONY: pictures
 pictures: .venv/.synced ## Redraw the plots of docs/simulator.md, from the data set `large`.
@@ -101,7 +106,7 @@ test-chart: .venv/.synced ## Render the Helm chart with Helm and compare it with
 	@$(BIN)/python tests/support/install/helm_chart.py build/helm/helm
 
 .PHONY: up
-up: setup ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
+up: setup-lab ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
 	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
 
 .PHONY: down

@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import dns.edns
@@ -24,6 +26,7 @@ import pytest
 from support.dns import packets
 from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, Server, create_nodes, create_service, slice_body, slices_path
+from support.fault_report import Report
 from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -196,28 +199,49 @@ def test_flooding_client_is_redirected_to_tcp_and_others_are_not(limited: Server
     limited.until_metric("zonewise_dns_limited_total", lambda count: count > 100)
 
 
+@dataclass
+class QueryLog:
+    """The answers to continuous queries and when they came; a missing answer is an empty one."""
+
+    answers: list[tuple[float, list[str]]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def outcome(self, fault: str, rounds: int) -> dict[str, Any]:
+        """A row of the report; nothing may be lost."""
+        right = sorted(at for at, answer in self.answers if answer == EVERY)
+        assert right
+        gap = max((later - before for before, later in pairwise(right)), default=0.0)
+        lost = len(self) - len(right)
+        assert lost == 0
+        facts = {"requests": len(self), "what": "queries", "lost": lost, "gap_seconds": gap}
+        return {"component": "dns", "fault": fault, "rounds": rounds, **facts}
+
+
 @contextmanager
-def continuous_queries(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[list[list[str]]]:
-    """Collects the answers to continuous queries of several threads; a missing answer is an empty one."""
+def continuous_queries(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[QueryLog]:
+    """Asks in several threads."""
     stop = threading.Event()
-    answers: list[list[str]] = []
+    log = QueryLog()
 
     def work() -> None:
         while not stop.is_set():
-            answers.append(ask())
+            answer = ask()
+            log.answers.append((time.monotonic(), answer))
 
     running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
     for thread in running:
         thread.start()
     try:
-        yield answers
+        yield log
     finally:
         stop.set()
         for thread in running:
             thread.join()
 
 
-def test_answers_continue_while_the_api_server_is_down(plane: ControlPlane, server: Server) -> None:
+def test_answers_continue_while_the_api_server_is_down(plane: ControlPlane, server: Server, report: Report) -> None:
     """Answers do not expire, and metrics show the age of the state."""
     with continuous_queries(lambda: server.answer_texts(NAME)) as answers:
         plane.kill(Program.APISERVER)
@@ -232,11 +256,10 @@ def test_answers_continue_while_the_api_server_is_down(plane: ControlPlane, serv
         create_service(plane, "default", "later", clusterIP="None")
         plane.request("POST", slices_path("default"), slice_body("later", [endpoint("10.9.9.9")]))
         server.until("later.default.svc.cluster.local.", ["A 10.9.9.9"])
-    assert answers
-    assert all(answer == EVERY for answer in answers)
+    report(**answers.outcome(f"API server away for {AWAY_SECONDS:g} s", 1))
 
 
-def test_mass_changes_do_not_delay_other_answers(plane: ControlPlane, server: Server) -> None:
+def test_mass_changes_do_not_delay_other_answers(plane: ControlPlane, server: Server, report: Report) -> None:
     """Full slices are replaced as fast as the API server allows: 100,000 endpoints in the long form."""
     names = [f"churned-{number}" for number in range(CHURNED_SERVICES)]
     for name in names:
@@ -249,8 +272,7 @@ def test_mass_changes_do_not_delay_other_answers(plane: ControlPlane, server: Se
         for name in names:
             host = f"10-{50 + ROUNDS}-0-1.{name}.default.svc.cluster.local."
             server.until(host, [f"A 10.{50 + ROUNDS}.0.1"])
-    assert answers
-    assert all(answer == EVERY for answer in answers)
+    report(**answers.outcome(f"{CHURNED_SERVICES * CHURNED_ENDPOINTS:,} endpoints replaced", ROUNDS))
     assert len(answer_texts(server.ask(f"{names[0]}.default.svc.cluster.local.", tcp=True))) == CHURNED_ENDPOINTS
 
 
@@ -258,7 +280,7 @@ def _endpoints(turn: int) -> list[dict[str, Any]]:
     return [endpoint(f"10.{50 + turn}.{n // 250}.{n % 250}") for n in range(CHURNED_ENDPOINTS)]
 
 
-def test_killed_replica_costs_at_most_one_retry(plane: ControlPlane) -> None:
+def test_killed_replica_costs_at_most_one_retry(plane: ControlPlane, report: Report) -> None:
     """Clients have both replicas in resolv.conf, and retry once, as every resolver does."""
     with ExitStack() as stack:
         replicas = [Server(plane, "--no-forward") for _ in range(2)]
@@ -275,10 +297,10 @@ def test_killed_replica_costs_at_most_one_retry(plane: ControlPlane) -> None:
                 stack.callback(successor.remove)
                 replicas[victim] = successor
             _more(answers)
-    assert all(answer == EVERY for answer in answers)
+    report(**answers.outcome("one of two replicas killed", KILLS))
 
 
-def _more(answers: list[list[str]]) -> None:
+def _more(answers: QueryLog) -> None:
     enough = len(answers) + 50
     wait_for(lambda: len(answers) > enough)
 

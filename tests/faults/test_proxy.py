@@ -19,6 +19,7 @@ import pytest
 from network.proxy import node as node_nets
 from network.proxy.cluster import LABEL, RunningProxy, connecting, create_service, create_slice, started
 from network.proxy.node import FAR_PODS, NEAR_PODS, NODE, NodeNet
+from support.fault_report import Report
 from support.kube.fault_proxy import FaultProxy
 from support.slices import cluster
 from support.waiting import eventually
@@ -134,7 +135,7 @@ async def _node(client: Client) -> AsyncIterator[None]:
         await client.delete(NODES, "a1")
 
 
-async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup) -> None:
+async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup, report: Report) -> None:
     """While endpoints of two Services change, among many others; the final state is correct."""
     rng = random.Random(3)
     address = await setup.serve("web", [*FAR, *NEAR])
@@ -153,7 +154,7 @@ async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup) -
         await setup.set_endpoints("web", _endpoints(FAR[:2]))
         await eventually(setup.proxy.adopted, "the restarted proxy is in sync")
         await setup.reaches(address, *FAR[:2])
-    print(f"{KILLS} kills, {len(connections.tries)} connections, {len(connections.failures)} failed")
+    report(**connections.outcome("killed during syncs", KILLS))
     assert connections.failures == []
     assert len(connections.tries) > 100
 
@@ -185,7 +186,7 @@ class Established:
         self._server.close()
 
 
-async def test_updates_outages_and_damage_break_no_connection(setup: ProxySetup) -> None:
+async def test_updates_outages_and_damage_break_no_connection(setup: ProxySetup, report: Report) -> None:
     """Rolling updates, zone changes, API server outages, full syncs, restarts."""
     address = await setup.serve("web", [*FAR, *NEAR])
     established_at = str((await create_service(setup, "long-lived", {"ports": PORTS}, ours=True))["spec"]["clusterIP"])
@@ -219,7 +220,7 @@ async def test_updates_outages_and_damage_break_no_connection(setup: ProxySetup)
                 assert await asyncio.to_thread(established.works), "only the endpoint ends an established connection"
         finally:
             established.close()
-    print(f"{len(connections.tries)} connections, {len(connections.failures)} failed")
+    report(**connections.outcome("rolling update, zone change, API server away, table changed, killed", ROUNDS))
     assert connections.failures == []
 
 

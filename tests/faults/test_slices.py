@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from support.fault_report import Report
 from support.slices.churn import Churn, Observer
 from support.slices.cluster import ClusterNamespace, ControllerProcess, running, settled
 from support.waiting import eventually
@@ -40,7 +41,7 @@ async def process(plane: ControlPlane, *arguments: str) -> AsyncIterator[Control
 
 
 async def test_killed_at_any_moment(
-    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
 ) -> None:
     random = Random(7)
     async with churn.going_on():
@@ -51,10 +52,11 @@ async def test_killed_at_any_moment(
                 victim.signal(signal.SIGKILL)
     async with process(breakable, "--no-leader-elect"):
         await settled(ns)
+    report(**observer.outcome("killed", KILLS))
 
 
 async def test_the_api_server_restarts(
-    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
 ) -> None:
     """Also without its history: then every watch ends with 410, and only the next list has the changes."""
     async with process(breakable, "--lease-namespace", ns.namespace) as controller:
@@ -64,9 +66,12 @@ async def test_the_api_server_restarts(
                 await asyncio.to_thread(restart)
             await settled(ns)
         assert controller.process.poll() is None
+    report(**observer.outcome("API server restarted", 1 + 2 * RESTARTS))
 
 
-async def test_etcd_stalls(breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+async def test_etcd_stalls(
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
+) -> None:
     """In the long form longer than the lease lasts: the lease is lost and acquired again."""
     async with process(breakable, "--lease-namespace", ns.namespace, "--lease-seconds", "6") as controller:
         await settled(ns)
@@ -79,9 +84,12 @@ async def test_etcd_stalls(breakable: ControlPlane, ns: ClusterNamespace, churn:
             await asyncio.sleep(1)
         await settled(ns)
         assert controller.process.poll() is None
+    report(**observer.outcome(f"etcd stopped for {STALL_SECONDS:g} s", 1))
 
 
-async def test_other_writers_edit_the_same_slices(ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+async def test_other_writers_edit_the_same_slices(
+    ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
+) -> None:
     """Slices without an anchor endpoint are also deleted; the others get foreign labels and annotations."""
     async with running(ns.client):
         await settled(ns)
@@ -89,6 +97,7 @@ async def test_other_writers_edit_the_same_slices(ns: ClusterNamespace, churn: C
             for number in range(FOREIGN_EDITS):
                 await _edit(ns, churn, number)
         await settled(ns)
+    report(**observer.outcome("slices changed by others", FOREIGN_EDITS))
 
 
 async def _edit(ns: ClusterNamespace, churn: Churn, number: int) -> None:
@@ -103,7 +112,9 @@ async def _edit(ns: ClusterNamespace, churn: Churn, number: int) -> None:
                 await ns.client.delete(ENDPOINT_SLICES, endpoint_slice.metadata.name, ns.namespace)
 
 
-async def test_a_service_is_recreated_under_its_name(ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+async def test_a_service_is_recreated_under_its_name(
+    ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
+) -> None:
     """Slices of the old Service are garbage collected or deleted by the controller; those of the new one stay."""
     recreated = churn.services.pop()
     observer.exempt.add(recreated)
@@ -115,6 +126,7 @@ async def test_a_service_is_recreated_under_its_name(ns: ClusterNamespace, churn
         churn.services.append(recreated)
     async with running(ns.client):
         truth = await settled(ns)
+    report(**observer.outcome("Service recreated", RECREATIONS))
     (service,) = [candidate for candidate in truth.services if candidate.metadata.name == recreated]
     assert all(
         endpoint_slice.metadata.owner_references[0].uid == service.metadata.uid
@@ -123,7 +135,7 @@ async def test_a_service_is_recreated_under_its_name(ns: ClusterNamespace, churn
 
 
 async def test_two_controllers_share_one_lease(
-    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
 ) -> None:
     """Each takes over from the other, which is killed, or stopped and resumed."""
     lease = ("--lease-namespace", ns.namespace, "--lease-seconds", "3")
@@ -140,6 +152,7 @@ async def test_two_controllers_share_one_lease(
             second.signal(signal.SIGKILL)
             await eventually(lambda: first.events.count("leadership gained") == 2, "the first leads again")
         await settled(ns)
+    report(**observer.outcome("leader stopped past its lease, then killed", 1))
 
 
 BAD_VALUES = {

@@ -15,8 +15,10 @@ from click.testing import CliRunner
 
 from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Driver, Process, RpcFailed
+from support.fault_report import Report
 from support.waiting import eventually
 from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.backend.librbd import reading
 from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide import ids
@@ -62,7 +64,7 @@ def survivor(breakable_ceph: LabCeph, config: Path, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def killed(
-    breakable_ceph: LabCeph, config: Path, tmp_path: Path
+    breakable_ceph: LabCeph, config: Path, tmp_path: Path, report: Report
 ) -> Callable[[CrashPoint, Callable[[Driver], Any]], None]:
     """Makes a call to a controller that crashes at a step of it."""
 
@@ -72,6 +74,8 @@ def killed(
             with pytest.raises(RpcFailed):
                 call(process.driver)
             assert process.died(), process.output()
+            row = {"component": "csi controller", "fault": "killed at a step of a call, retried by another"}
+            report(**row, rounds=1, requests=1, what="calls")
         finally:
             process.stop()
 
@@ -103,7 +107,7 @@ def _id_in_journal(admin: CephCluster, object_type: ObjectType, name: str) -> st
 def _content(admin: CephCluster, volume_id: str) -> bytes:
     parsed = ids.parse_volume_id(volume_id)
     assert parsed is not None
-    with rbd.Image(admin.ioctx(admin.pool_name(parsed.pool_id)), parsed.image, read_only=True) as image:
+    with reading(admin.ioctx(parsed.pool_id), parsed.image) as image:
         return bytes(image.read(0, 5))
 
 
@@ -253,7 +257,7 @@ async def test_half_created_image_is_created_again(
 
 
 async def test_two_controllers_race_for_every_name(
-    breakable_ceph: LabCeph, config: Path, tmp_path: Path, admin: CephCluster
+    breakable_ceph: LabCeph, config: Path, tmp_path: Path, admin: CephCluster, report: Report
 ) -> None:
     """Both get concurrent calls for each name, with random zones; then both delete."""
     controllers = [Process(tmp_path, config, breakable_ceph) for _ in range(2)]
@@ -292,4 +296,6 @@ async def test_two_controllers_race_for_every_name(
     assert csi_driver.images(breakable_ceph, admin) == {zone: [] for zone in ZONES}
     assert csi_driver.findings(admin) == []
     left = {item.key for zone in ZONES for item in admin.ioctx(f"rbd-{zone}").list_objects()}
+    row = {"component": "csi controller", "fault": "two controllers race for every name"}
+    report(**row, rounds=1, requests=len(calls) + len(deletions), what="calls")
     assert left <= {"rbd_directory", "rbd_info", "rbd_trash", "rbd_children"}  # objects of the pool itself

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -62,6 +63,10 @@ class Program:
             with error:
                 return error.code, error.read().decode()
 
+    def scrape(self, token: str) -> tuple[int, str]:
+        """Of /metrics over TLS."""
+        return scrape(f"https://127.0.0.1:{self.line('metrics served')['port']}/metrics", token)
+
     def wait_ready(self) -> None:
         wait_for(self._is_ready)
 
@@ -86,6 +91,21 @@ class Program:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
+
+
+def scrape(url: str, token: str, header: str = "Authorization") -> tuple[int, str]:
+    """Status and text; the certificate is not checked."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    headers = {header: f"Bearer {token}" if header == "Authorization" else token} if token else {}
+    try:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
