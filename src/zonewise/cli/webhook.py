@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OVERLAY, DISRUPTION = "overlay", "disruption"
 
-_UNREADY_SECONDS: Final = 5.0
+_LAMEDUCK_SECONDS: Final = 5.0
 """How long a Service may still send reviews after the process reports that it is not ready."""
 
 
@@ -70,6 +70,11 @@ Examples:
     show_default=True,
     help="Create and correct the webhook configurations zonewise-overlay and zonewise-disruption.",
 )
+@click.option(
+    "--lameduck-seconds",
+    type=click.FloatRange(0),
+    help="Seconds to keep serving after SIGTERM. [default: 5 with --service, otherwise 0]",
+)
 @click.option("--print", "printed", is_flag=True, help="Print these configurations as YAML and exit.")
 @click.option(
     "--lease-namespace",
@@ -111,9 +116,15 @@ def webhook(**options: Any) -> None:
         process.run(
             lambda health: _run(Manager(access, health), address, secret, options),
             listen=listen(options, access),
-            unready_seconds=_UNREADY_SECONDS if options["service"] else 0.0,
+            unready_seconds=_lameduck_seconds(options),
         )
     )
+
+
+def _lameduck_seconds(options: dict[str, Any]) -> float:
+    if options["lameduck_seconds"] is not None:
+        return float(options["lameduck_seconds"])
+    return _LAMEDUCK_SECONDS if options["service"] else 0.0
 
 
 @dataclass(frozen=True)
@@ -174,7 +185,8 @@ async def _serve(manager: Manager, parts: list[_Part], certificate: CertManager,
     await manager.caches.wait_synced()
     webhooks = [webhook for part in parts for webhook in part.webhooks]
     listen = {"host": options["host"], "port": options["port"]}
-    async with AdmissionServer(webhooks, certificate.context, certificate.accepts, **listen):
+    stopping = {"is_stopping": lambda: manager.health.is_stopping}
+    async with AdmissionServer(webhooks, certificate.context, certificate.accepts, **listen, **stopping):
         for part in parts if options["register"] else ():
             await part.register(certificate.caller_key)
         manager.health.started()

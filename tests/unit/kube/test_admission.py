@@ -38,6 +38,7 @@ class Decisions:
         self.error: Exception | None = None
         self.patch: list[dict[str, Any]] = []
         self.cancelled = False
+        self.stopping = False
 
     async def at_once(self, review: Review[Pod]) -> AdmissionVerdict:
         if self.error:
@@ -84,7 +85,8 @@ async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[ServerFixture
         Webhook("at-once", Pod, decisions.at_once, FAILED, deadline_seconds),
         Webhook("when-released", Pod, decisions.when_released, FAILED, deadline_seconds),
     ]
-    async with AdmissionServer(webhooks, context, KEY.__eq__, host=HOST, port=0, body_limit_bytes=100_000) as server:
+    limits: dict[str, Any] = {"body_limit_bytes": 100_000, "is_stopping": lambda: decisions.stopping}
+    async with AdmissionServer(webhooks, context, KEY.__eq__, host=HOST, port=0, **limits) as server:
         yield ServerFixture(server, decisions, context)
 
 
@@ -250,6 +252,16 @@ async def test_strangers_are_logged_once_and_no_key_ever() -> None:
     assert [line["event"] for line in lines].count("callers without a valid key refused") == 1
     assert KEY not in str(lines)
     assert "6" * 64 not in str(lines)
+
+
+async def test_answers_of_a_stopping_process_close_their_connection() -> None:
+    """The API server then opens another one, which goes to a server that stays."""
+    async with serving() as fixture, fixture.session() as session:
+        for stopping in (False, True):
+            fixture.decisions.stopping = stopping
+            async with session.post(f"{fixture.url}/at-once/{KEY}", json=review_request()) as answer:
+                assert answer.status == 200
+                assert (answer.headers.get("Connection") == "close") is stopping
 
 
 async def test_client_certificate_is_demanded_with_a_client_ca(tmp_path: Path) -> None:

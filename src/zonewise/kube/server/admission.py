@@ -1,9 +1,11 @@
 """Admission webhook server: HTTPS, one path per webhook, for callers with a key only.
 
 A path is `/NAME/KEY`. Webhook configurations name it, so API servers know the key and tenants don't. Without it the answer
-is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under a deadline and answers its verdict. When the handler is late or
-fails, the answer is the webhook's own `on_failure` verdict, sent before the API server's timeout: the outcome is
-declared here, not left to that timeout. Its certificates come from `zonewise.kube.server.cert_manager`.
+is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under a deadline
+and answers its verdict. When the handler is late or fails, the answer is the webhook's own `on_failure` verdict, sent
+before the API server's timeout: the outcome is declared here, not left to that timeout. Once the process is stopping, each
+answer closes its connection, so that an API server sends no review on one that is about to end. Certificates come from
+`zonewise.kube.server.cert_manager`.
 """
 
 from __future__ import annotations
@@ -80,10 +82,11 @@ class AdmissionServer:
         port: int,
         host: str | None = None,
         body_limit_bytes: int = BODY_LIMIT_BYTES,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._webhooks = tuple(webhooks)
         self._context = context
-        self._door = _Door({webhook.name: _Endpoint(webhook) for webhook in self._webhooks}, accepts)
+        self._door = _Door({webhook.name: _Endpoint(webhook) for webhook in self._webhooks}, accepts, is_stopping)
         self._address = (host, port)
         self._body_limit_bytes = body_limit_bytes
         self._runner: web.AppRunner | None = None
@@ -124,9 +127,12 @@ class AdmissionServer:
 class _Door:
     """Lets callers with a valid key through to their webhook; counts the others, and reports them once a minute."""
 
-    def __init__(self, endpoints: Mapping[str, _Endpoint[Any]], accepts: Callable[[str], bool]) -> None:
+    def __init__(
+        self, endpoints: Mapping[str, _Endpoint[Any]], accepts: Callable[[str], bool], is_stopping: Callable[[], bool]
+    ) -> None:
         self._endpoints = endpoints
         self._accepts = accepts
+        self._is_stopping = is_stopping
         self._refused = 0
         self._reported_at = float("-inf")
 
@@ -135,7 +141,10 @@ class _Door:
         endpoint = self._endpoints.get(parts[1]) if len(parts) == _PARTS and request.method == "POST" else None
         if endpoint is None or not self._accepts(parts[2]):
             return self._refuse(request)
-        return await endpoint.handle(request)
+        answer = await endpoint.handle(request)
+        if self._is_stopping():
+            answer.force_close()
+        return answer
 
     def _refuse(self, request: web.Request) -> web.Response:
         _REFUSED.inc()

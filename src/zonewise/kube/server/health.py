@@ -81,6 +81,10 @@ class Health:
     def stopping(self) -> None:
         self._phase = Phase.STOPPING
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._phase is Phase.STOPPING
+
     def live(self, exclude: Collection[str] = ()) -> HealthReport:
         return _report("livez", self._live, exclude)
 
