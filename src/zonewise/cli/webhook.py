@@ -184,9 +184,15 @@ async def _serve(manager: Manager, parts: list[_Part], certificate: CertManager,
     await certificate.renew()
     await manager.caches.wait_synced()
     webhooks = [webhook for part in parts for webhook in part.webhooks]
-    listen = {"host": options["host"], "port": options["port"]}
-    stopping = {"is_stopping": lambda: manager.health.is_stopping}
-    async with AdmissionServer(webhooks, certificate.context, certificate.accepts, **listen, **stopping):
+    server = AdmissionServer(
+        webhooks,
+        certificate.context,
+        certificate.accepts,
+        host=options["host"],
+        port=options["port"],
+        is_stopping=lambda: manager.health.is_stopping,
+    )
+    async with server:
         for part in parts if options["register"] else ():
             await part.register(certificate.caller_key)
         manager.health.started()

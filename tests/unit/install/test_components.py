@@ -131,6 +131,23 @@ def test_every_kind_is_known_and_has_its_place() -> None:
     }
 
 
+def test_accounts_are_limited_before_they_get_rights_and_until_they_lost_them() -> None:
+    order = [document["metadata"]["name"] for document in sorted(every_document(), key=rank) if _is_policy(document)]
+    assert order[-1] == "zonewise-deletes", "its parameters are budgets, which must be there"
+    limits = [document for document in every_document() if _is_policy(document)]
+    grants = [document for document in every_document() if document["kind"].endswith("RoleBinding")]
+    assert all(
+        rank(limit) < rank(grant)
+        for limit in limits
+        for grant in grants
+        if limit["metadata"]["name"] != "zonewise-deletes"
+    )
+
+
+def _is_policy(document: dict[str, Any]) -> bool:
+    return bool(document["kind"].startswith("ValidatingAdmissionPolicy"))
+
+
 PROGRAMS = {
     f"{component}-{mode}-{document['metadata']['name']}": document
     for component, mode in FORMS

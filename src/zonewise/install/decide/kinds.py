@@ -39,13 +39,19 @@ ORDER: Final = (
     _kind("ValidatingWebhookConfiguration", _ADMISSION, namespaced=False),
 )
 """As they are made: nothing before what it needs. What makes API servers ask us comes last, and goes first: an API server
-that asks in vain refuses evictions, and a policy whose kind is gone refuses deletes.
+that asks in vain refuses evictions, and a policy whose parameters' kind is gone refuses deletes. Policies without
+parameters are the exception, see `rank`.
 """
 
 BY_KIND: Final = {resource.kind: resource for resource in (*ORDER, _kind("Pod"))}
 WORKLOADS: Final = ("Deployment", "DaemonSet", "StatefulSet")
-_RANK: Final = {resource.kind: rank for rank, resource in enumerate(ORDER)}
+_RANK: Final = {resource.kind: 2 * number for number, resource in enumerate(ORDER)}
+_POLICIES: Final = {"ValidatingAdmissionPolicy": "paramKind", "ValidatingAdmissionPolicyBinding": "paramRef"}
 
 
 def rank(document: dict[str, Any]) -> int:
-    return _RANK[document["kind"]]
+    """Policies that limit our accounts are made before the accounts get rights, and go after them."""
+    kind = document["kind"]
+    if kind in _POLICIES and _POLICIES[kind] not in document["spec"]:
+        return _RANK["ServiceAccount"] - 1
+    return _RANK[kind]
