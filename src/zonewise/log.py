@@ -55,7 +55,7 @@ def configure(
 
 
 def is_json() -> bool:
-    """Whether every line of this process must be JSON: somebody collects them."""
+    """Whether every line of this process must be JSON, because a log collector reads them."""
     return _json
 
 

@@ -64,7 +64,7 @@ Examples:
 @click.option(
     "--ignore-external-ips",
     is_flag=True,
-    help="Do not serve spec.externalIPs: whoever may write a Service could take any address with them.",
+    help="Do not serve spec.externalIPs: every author of a Service could take any address with them.",
 )
 @click.option("--masquerade-all", is_flag=True, help="Masquerade all traffic to cluster IPs.")
 @click.option(

@@ -88,7 +88,7 @@ class BudgetCharge(View, frozen=True):
 
 
 def charge_lines(charges: str) -> list[str]:
-    """The lines of a ledger that `BudgetCharge` may have written; any other is nobody's charge."""
+    """The lines of a ledger that `BudgetCharge` may have written; other lines are ignored."""
     return [line for line in charges.split("\n") if _LINE.fullmatch(line)]
 
 

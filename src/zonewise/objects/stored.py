@@ -3,7 +3,7 @@
 1. A format has a version: the field `version`, or 1 where there is none, as 0.1 wrote it.
 2. Readers skip unknown fields, so a version may get new ones; what an older reader would misread is a new version.
 3. A newer version than a reader knows is refused: not acted on, not replaced, not removed.
-4. What is no document at all, or has other types, is torn: its reader sets it aside by name and goes on with the rest.
+4. What is no document at all, or has other types, is torn: its reader sets it aside by name and reads the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last decision as slices hold it: the memory of the next one, for all programs alike.
 
 Hints tell the zones of each endpoint. In mode own an annotation tells which levels have started. In mode overlay the
-hints may be somebody else's: they count only if the state annotation of the Service says that they were decided for its
+hints may come from another writer: they count only if the state annotation of the Service says that they were decided for its
 present policy. A node preference has no memory.
 """
 

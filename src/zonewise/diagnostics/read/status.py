@@ -101,7 +101,7 @@ async def measure_traffic(client: Client) -> MeasuredTraffic:
 
 
 async def _token(client: Client, namespace: str) -> str | ApiError:
-    """A pod gets a token of its own namespace only: whoever may imitate a proxy elsewhere learns nothing."""
+    """A pod gets a token of its own namespace only: a pod elsewhere that imitates a proxy learns nothing."""
     try:
         return await request_token(client, namespace)
     except ApiError as error:

@@ -1,8 +1,8 @@
 """Fair shares of what all clients forward through: no client takes what others need.
 
 A client may hold as many places as are free, the rule by which switches share a packet buffer. One client alone gets
-half of them, `n` greedy ones get one part in `n + 1` each, and as much is left for the next client. Nobody has to know
-who is greedy.
+half of them, `n` greedy ones get one part in `n + 1` each, and as much is left for the next client. No list of
+greedy clients is needed.
 
 A question that no upstream answers holds its slot until it times out. A client at its share loses its oldest such
 question to its next one, once the oldest had `GRACE_SECONDS` to be answered. A question that other clients wait for,

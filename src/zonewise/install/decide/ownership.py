@@ -36,7 +36,7 @@ class Standing:
 def standings(
     found: Iterable[tuple[Document, Document | None]], namespace: str, *, adopt: bool = False
 ) -> list[Standing]:
-    """Of an install in this namespace. `adopt`: what carries our label is ours, whoever made it."""
+    """Of an install in this namespace. `adopt`: what carries our label is ours, even if another tool made it."""
     pairs = list(found)
     accounts = _bound_accounts([live for _, live in pairs if live is not None])
     return [
@@ -71,7 +71,7 @@ def why_elsewhere(live: Document, namespace: str) -> str:
 
 
 def made_by_programs(live: Document) -> bool:
-    """A Secret or Lease that a program of ours created while it ran, and nobody else has written to."""
+    """A Secret or Lease that a program of ours created while it ran, and that has no other writer."""
     writers = _writers(live)
     return bool(writers) and writers <= _PROGRAMS
 

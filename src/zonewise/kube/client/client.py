@@ -195,7 +195,7 @@ class Client:
 
         `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`, with
         how many events came at once, says how many seconds to wait before more are read. Raises Gone when the version
-        is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever leaves early closes it:
+        is too old, and Unreachable when nothing comes for `silence_seconds`. To leave it early, close it:
         `async with aclosing(client.watch(...)) as events`.
         """
         call = requests.watch(

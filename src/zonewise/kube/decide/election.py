@@ -140,7 +140,7 @@ class Election:
         self._resting_until = sent_at + self._pause_seconds
 
     def overtaken(self) -> None:
-        """Somebody else wrote first, or deleted the lease: read again at once."""
+        """Another writer was first, or the lease was deleted: read again at once."""
         self._up_to_date = False
 
     def failed(self, since: float) -> None:

@@ -1,7 +1,7 @@
 """Verdicts on bearer tokens: which are remembered, and whose unknown tokens may be reviewed now. The time is an argument.
 
 Allowed and refused tokens are kept apart, so that strangers push no reader out, however many tokens they send. An allowed
-token stays known when its verdict is due again: its review waits for nobody. Reviews of unknown tokens are limited in
+token stays known when its verdict is due again: its review does not queue. Reviews of unknown tokens are limited in
 sum and per address.
 """
 

@@ -2,8 +2,8 @@
 webhooks and call them with the key that says who they are.
 
 `missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks, their
-bundle and their path only, so all other fields stay as they are. No applied document has these two fields, so that
-nobody resets them: server-side apply leaves alone what it never owned.
+bundle and their path only, so all other fields stay as they are. No applied document has these two fields, so no
+apply resets them: server-side apply leaves alone what it never owned.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Ruleset:
 
     def _ranked(self, frontend: Frontend, claimants: set[PortName]) -> tuple[PortName, ...]:
         """By how hard it is to claim an address without a right to it: a cluster IP is assigned by the API server, the
-        address of a load balancer by its controller, an external IP by whoever writes the Service. Then by age.
+        address of a load balancer by its controller, an external IP by every author of a Service. Then by age.
         """
 
         def rank(name: PortName) -> tuple[bool, bool, str, PortName]:
