@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import access, ids
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.decide.node_request import parse_volume, require_fields
 from zonewise.ceph.node import cgroups, filesystems, host_command, mounts
 from zonewise.ceph.node.cephfs_stage import CephFsStager, choose_client
 from zonewise.ceph.node.mappers import probe
@@ -45,7 +46,6 @@ _CAPABILITIES: Final = (
     csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER,
     csi.NodeServiceCapability.RPC.GET_VOLUME_HEALTH,
 )
-_MAX_TEXT: Final = 4096  # PATH_MAX
 
 
 class NodeService:
@@ -96,9 +96,9 @@ class NodeService:
         )
 
     def node_stage_volume(self, request: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
-        _require(request, "volume_id", "staging_target_path", "volume_capability")
+        require_fields(request, "volume_id", "staging_target_path", "volume_capability")
         requested = access.parse_capability(request.volume_capability)
-        volume_id = _parse_id(request.volume_id)
+        volume_id = parse_volume(request.volume_id)
         if refusal := access.refusal(volume_id.kind, requested):
             raise CsiError(GrpcCode.INVALID_ARGUMENT, refusal)
         with self._exclusive(request.volume_id):
@@ -115,7 +115,7 @@ class NodeService:
         return csi.NodeStageVolumeResponse()
 
     def node_unstage_volume(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
-        _require(request, "volume_id", "staging_target_path")
+        require_fields(request, "volume_id", "staging_target_path")
         with self._exclusive(request.volume_id):
             stage = self._stages.get(request.volume_id) or self._salvaged(request)
             if stage is None or mounts.canonical_path(stage.path) != mounts.canonical_path(request.staging_target_path):
@@ -127,7 +127,7 @@ class NodeService:
         return csi.NodeUnstageVolumeResponse()
 
     def node_publish_volume(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
-        _require(request, "volume_id", "target_path", "volume_capability")
+        require_fields(request, "volume_id", "target_path", "volume_capability")
         requested = access.parse_capability(request.volume_capability)
         if not request.staging_target_path:
             raise CsiError(
@@ -151,13 +151,13 @@ class NodeService:
         return csi.NodePublishVolumeResponse()
 
     def node_unpublish_volume(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
-        _require(request, "volume_id", "target_path")
+        require_fields(request, "volume_id", "target_path")
         with self._exclusive(request.volume_id):
             self._targets.unpublish(request.volume_id, request.target_path)
         return csi.NodeUnpublishVolumeResponse()
 
     def node_expand_volume(self, request: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
-        _require(request, "volume_id", "volume_path")
+        require_fields(request, "volume_id", "volume_path")
         with self._exclusive(request.volume_id):
             stage = self._record_at(request.volume_id, request.volume_path)
             if stage.kind is VolumeKind.CEPHFS:  # the controller has raised the quota already
@@ -167,7 +167,7 @@ class NodeService:
         return csi.NodeExpandVolumeResponse(capacity_bytes=size)
 
     def node_get_volume_stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
-        _require(request, "volume_id", "volume_path")
+        require_fields(request, "volume_id", "volume_path")
         stage = self._record_at(request.volume_id, request.volume_path)
         unit = csi.VolumeUsage.Unit
         if stage.access.is_block:
@@ -190,7 +190,7 @@ class NodeService:
         return csi.NodeGetVolumeStatsResponse(usage=usage)
 
     def node_get_volume_health(self, request: csi.NodeGetVolumeHealthRequest) -> csi.NodeGetVolumeHealthResponse:
-        _require(request, "volume_id")
+        require_fields(request, "volume_id")
         stage = self._stages.get(request.volume_id)
         if stage is None:
             raise CsiError(GrpcCode.NOT_FOUND, f"volume {request.volume_id} is not staged on this node")
@@ -351,28 +351,6 @@ def _csi_errors() -> Iterator[None]:
     except OSError as error:
         dead = error.errno in {errno.EIO, errno.ENOTCONN, errno.ESHUTDOWN}
         raise CsiError(GrpcCode.UNAVAILABLE if dead else GrpcCode.INTERNAL, str(error)) from error
-
-
-def _parse_id(volume: str) -> ids.VolumeId:
-    volume_id = ids.parse_volume_id(volume)
-    if volume_id is None:
-        raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} does not exist")
-    return volume_id
-
-
-def _require(request: Any, *fields: str) -> None:
-    for field in fields:
-        value = getattr(request, field)
-        if not isinstance(value, str):
-            if not request.HasField(field):
-                raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
-            continue
-        if not value:
-            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
-        if "\0" in value or len(value) > _MAX_TEXT:
-            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} contains a NUL, or more than {_MAX_TEXT} characters")
-        if field.endswith("target_path") and (not value.startswith("/") or ".." in value.split("/")):
-            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} must be an absolute path without '..'")
 
 
 def build_node_service(
