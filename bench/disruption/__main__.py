@@ -158,7 +158,7 @@ def eviction_rows() -> list[Row]:
             p99_row("the same, all of one budget", one),
             cpu_row(f"an eviction, {pace} a second: API server and webhooks, 20 budgets", many),
             cpu_row("the same, all of one budget", one),
-            again_row(f"told to come again, {pace * evictions.SECONDS} evictions, {pace} a second, 20 budgets", many),
+            again_row(f"answered with 429, {pace * evictions.SECONDS} evictions, {pace} a second, 20 budgets", many),
             again_row("the same, all of one budget", one),
         ]
     return rows

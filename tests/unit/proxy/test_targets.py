@@ -202,10 +202,10 @@ def test_drained_zone_gets_no_traffic_if_others_can_serve() -> None:
     assert addresses(targets) == ["10.2.0.1"]
 
 
-@pytest.mark.parametrize(("told", "expected"), [("a1", ["10.1.0.1"]), ("zonewise-no-node", ["10.1.0.1", "10.1.0.2"])])
-def test_node_keeps_to_its_own_if_the_group_says_so(told: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(("hinted", "expected"), [("a1", ["10.1.0.1"]), ("zonewise-no-node", ["10.1.0.1", "10.1.0.2"])])
+def test_node_keeps_to_its_own_if_the_group_says_so(hinted: str, expected: list[str]) -> None:
     one, two = (
-        endpoint("10.1.0.1", "a1", zones=["a"], nodes=[told]),
+        endpoint("10.1.0.1", "a1", zones=["a"], nodes=[hinted]),
         endpoint("10.1.0.2", "a2", zones=["a"], nodes=["a2"]),
     )
     svc = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}

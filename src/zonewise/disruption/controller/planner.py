@@ -75,7 +75,7 @@ class Planner:
                 return None
             cases[budget.key] = case
         cluster = ClusterView(
-            node_domains=self.informers.atlas,
+            node_domains=self.informers.node_domains,
             workloads=self._workloads.desired,
             selecting=lambda pod: [budget.key for budget in self.informers.budgets_of(pod)],
             pdbs=self.informers.pdbs_of,
@@ -103,14 +103,14 @@ class Planner:
         refusal_rank: int,
     ) -> WaveCandidate:
         """Its domain is that of the first budget with split keys, or its zone."""
-        domain_keys = tuple(self.informers.atlas.domain_key(budget, pod) for budget in budgets)
+        domain_keys = tuple(self.informers.node_domains.domain_key(budget, pod) for budget in budgets)
         charged = any(pod.uid in case.status.ledger for case in wave_budget.cases.values())
         return WaveCandidate(pod, self.domain(pod, budgets), rank, domain_keys, charged, refusal_rank)
 
     def domain(self, pod: PodFacts, budgets: Sequence[Budget]) -> Domain:
         for budget in budgets:
             if budget.split_keys:
-                return self.informers.atlas.domain_key(budget, pod).domain
+                return self.informers.node_domains.domain_key(budget, pod).domain
         node = self.informers.nodes.get(Key("", pod.node))
         return (zone_of(node.metadata.labels) or "") if node else ""
 

@@ -220,7 +220,9 @@ class StatusWriter:
                 else DisruptionKind.EVICTIONS
             )
             peers = self._informers.pods_of(pod.replica_set) if case.status.numbers.any_surplus else ()
-            verdict = judge(case, pod, self._informers.atlas, peers, kind, self._all_cases(case, pod), entry.owner)
+            verdict = judge(
+                case, pod, self._informers.node_domains, peers, kind, self._all_cases(case, pod), entry.owner
+            )
             if verdict.verdict is EvictionVerdict.CHARGE:
                 replaced = self._informers.is_replaced(pod, case.status.ledger)
                 case = BudgetCase(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
@@ -334,7 +336,7 @@ class StatusWriter:
         )
         memory.read &= updated.ledger.keys()
         desired = self._workloads.desired
-        pod_count = memory_before.count(budget, pods, self._informers.atlas, desired, updated.ledger)
+        pod_count = memory_before.count(budget, pods, self._informers.node_domains, desired, updated.ledger)
         memory.sightings, memory.before = updated.sightings, replace(memory_before, owner_slots=pod_count.owner_slots)
         if pod_count.numbers.tally.unmanaged or pod_count.numbers.tally.failure:
             self._workloads.read_scales(pods)

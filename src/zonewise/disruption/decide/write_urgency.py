@@ -26,7 +26,7 @@ class Urgency(Enum):
     LAZY = "only the books changed"
     SOON = "numbers changed"
     SHORT = "too few are healthy"
-    NOW = "a promise is wrong"
+    NOW = "a published number is wrong"
 
 
 def urgency(before: PublishedStatus, after: PublishedStatus) -> Urgency:

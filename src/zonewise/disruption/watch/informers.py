@@ -163,11 +163,11 @@ class DisruptionInformers:
         return self.replica_sets.get(key) if key else None
 
     @property
-    def atlas(self) -> NodeDomains:
+    def node_domains(self) -> NodeDomains:
         """A new object whenever a node comes, goes or changes its labels."""
         return self._atlas
 
-    def atlas_with(self, node: Node) -> NodeDomains:
+    def node_domains_with(self, node: Node) -> NodeDomains:
         """With one more node, which the watch has not reported yet."""
         return NodeDomains(ChainMap({node.metadata.name: node.metadata.labels}, self._node_labels))
 

@@ -163,7 +163,7 @@ class EvictionGuard:
             node = await self._client.get(NODES, name, deadline_seconds=_READ_SECONDS)
         except NotFound:
             return None
-        return self._informers.atlas_with(node)
+        return self._informers.node_domains_with(node)
 
     async def _read_budgets(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         budgets = await asyncio.gather(*map(self._store.read, keys))
@@ -212,7 +212,7 @@ def _view(
         pod=informers.facts,
         budgets_of=informers.budgets_of,
         case_of=case_of,
-        node_domains=lambda: informers.atlas,
+        node_domains=lambda: informers.node_domains,
         pdbs_of=informers.pdbs_of,
         owner_of=lambda pod: owner_uid_of(pod, informers),
         peers_of=lambda pod: informers.pods_of(pod.replica_set),
