@@ -43,6 +43,8 @@ class Client:
     """RPCs by their names in the CSI specification: `client.CreateVolume(name=...)`."""
 
     def __init__(self, socket: Path) -> None:
+        self.calls = 0
+        """How many were made."""
         self.channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_retries", 0)])
         self._services = {
             method.name: (service.name, getattr(csi, method.input_type.name), getattr(csi, method.output_type.name))
@@ -51,6 +53,7 @@ class Client:
         }
 
     def call(self, name: str, request: Any, timeout: float = TIMEOUT_SECONDS) -> Any:
+        self.calls += 1
         service, _, response = self._services[name]
         send = self.channel.unary_unary(
             f"/csi.v1.{service}/{name}", lambda message: message.SerializeToString(), response.FromString

@@ -25,10 +25,13 @@ Mode = csi.VolumeCapability.AccessMode
 class NodeProcess:
     """Each process is a separate node, as far as Ceph and the volumes are concerned."""
 
-    def __init__(self, directory: Path, config: Path, ceph: LabCeph, node: str = "node-1") -> None:
+    def __init__(
+        self, directory: Path, config: Path, ceph: LabCeph, node: str = "node-1", disk: Path | None = None
+    ) -> None:
+        """`disk` is where its state goes, if not to `directory`."""
         self.node = f"{node}-{uuid.uuid4().hex[:6]}"
         self.socket = directory / f"{self.node}.sock"
-        self.state = directory / f"{self.node}.state"
+        self.state = (disk or directory) / f"{self.node}.state"
         self.log = directory / f"{self.node}.log"
         self._config = config
         self._start("")

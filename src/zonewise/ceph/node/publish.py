@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from zonewise.ceph.decide.access import VolumeAccess
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.node import host_command, mount_ownership, mounts
 from zonewise.ceph.node.rbd_stage import RbdStager
-from zonewise.ceph.node.stage_records import StageRecord, StageRecords
+from zonewise.ceph.node.stage_records import StageRecord, StageRecords, StateDirectoryFullError
 
 
 class PublishTargets:
@@ -53,7 +54,8 @@ class PublishTargets:
         _remove_empty(path)
         if stage is not None and is_recorded:
             remaining = {target: mode for target, mode in stage.targets.items() if target != path}
-            self._stages.put(msgspec.structs.replace(stage, targets=remaining))
+            with suppress(StateDirectoryFullError):  # a target without a mount does no harm
+                self._stages.put(msgspec.structs.replace(stage, targets=remaining))
 
     def has_mount(self, volume: str, path: str) -> bool:
         """Whether a volume of this driver is mounted there. Raises FAILED_PRECONDITION for any other mount."""

@@ -109,7 +109,8 @@ class NodeService:
             cluster = self._clusters.connect(volume_id.cluster, request.secrets)
             context = dict(request.volume_context)
             stage = before or self._new_record(cluster, volume_id, request, requested, context.get("mounter", ""))
-            directory = self._stages.put(stage)
+            # One that is recorded is not written again: kubelet repeats the call after a restart, also on a full disk.
+            directory = self._stages.directory(stage.volume) if before else self._stages.put(stage)
             crash_if_armed(CrashPoint.STAGE_NOTED)
             self._stager(stage).stage(cluster, stage, directory, context)
         return csi.NodeStageVolumeResponse()

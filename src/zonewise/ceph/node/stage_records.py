@@ -1,16 +1,18 @@
 """Stage records: a directory per volume, written before it is staged and removed after it is unstaged.
 
 A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the
-actual state. A record of a newer release is left alone, with its volume. A torn one is renamed, and its volume counts as
+actual state. On a full disk nothing new is recorded, and so nothing is staged or published; what is recorded stays. A record of a newer release is left alone, with its volume. A torn one is renamed, and its volume counts as
 not recorded: what is mounted stays so, staging it again writes a new record, and unstaging it asks the kernel.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,15 @@ from zonewise.objects import stored
 _log = log.get_logger(__name__)
 
 _RECORD, _DRAFT = "stage.json", "stage.json.new"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class StateDirectoryFullError(CsiError):
+    """A record could not be written; an earlier one is still there."""
+
+    def __init__(self, volume: str, root: Path) -> None:
+        message = f"volume {volume}: the file system of this node's state directory {root} is full: free space on it"
+        super().__init__(GrpcCode.RESOURCE_EXHAUSTED, message)
 
 
 class StageRecord(stored.Stored, frozen=True, kw_only=True):
@@ -63,16 +74,18 @@ class StageRecords:
         return any(directory.glob(f"{_RECORD}{stored_file.TORN}*")) and not (directory / _RECORD).exists()
 
     def put(self, stage: StageRecord) -> Path:
-        """Written and synced to disk on return."""
+        """Written and synced to disk on return. Raises StateDirectoryFullError, and then leaves nothing behind."""
         directory = self.directory(stage.volume)
-        directory.mkdir(exist_ok=True, mode=0o700)
-        draft = directory / _DRAFT
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(stage))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(directory / _RECORD)
-        _sync(directory)
+        try:
+            directory.mkdir(exist_ok=True, mode=0o700)
+            _write(directory, msgspec.json.encode(stage))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with suppress(OSError):
+                (directory / _DRAFT).unlink(missing_ok=True)
+                directory.rmdir()  # fails if there is an earlier record
+            raise StateDirectoryFullError(stage.volume, self.root) from error
         return directory
 
     def drop(self, volume: str) -> None:
@@ -90,6 +103,16 @@ class StageRecords:
             else:
                 if record is not None:
                     yield record
+
+
+def _write(directory: Path, content: bytes) -> None:
+    draft = directory / _DRAFT
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(directory / _RECORD)
+    _sync(directory)
 
 
 def _sync(directory: Path) -> None:
