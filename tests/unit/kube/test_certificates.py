@@ -52,6 +52,13 @@ def test_leaf_names_its_hosts_and_is_trusted_by_its_authority_only() -> None:
     assert names.value.get_values_for_type(x509.IPAddress) == addresses
 
 
+def test_leaf_made_while_the_clock_was_ahead_is_due_once_it_is_right() -> None:
+    authority = Authority.create(NOW, 365 * DAY)
+    leaf = authority.issue([HOST], NOW + 8 * DAY, 14 * DAY)
+    assert not leaf_due(leaf, authority, NOW + 8 * DAY, LIFETIMES)
+    assert leaf_due(leaf, authority, NOW, LIFETIMES)
+
+
 def test_clock_that_lags_accepts_a_new_leaf() -> None:
     authority = Authority.create(NOW, 365 * DAY)
     leaf = authority.issue([HOST], NOW, 14 * DAY)

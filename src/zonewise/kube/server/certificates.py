@@ -63,6 +63,7 @@ class Leaf:
 
     certificate_pem: bytes
     key_pem: bytes
+    starts: dt.datetime
     expires: dt.datetime
     authority: str
 
@@ -118,6 +119,7 @@ class Authority:
         return Leaf(
             certificate.public_bytes(serialization.Encoding.PEM),
             _key_pem(key),
+            certificate.not_valid_before_utc,
             certificate.not_valid_after_utc,
             self.fingerprint,
         )
@@ -185,7 +187,10 @@ class Authorities:
 
 
 def leaf_due(leaf: Leaf | None, signer: Authority, now: dt.datetime, lifetimes: Lifetimes) -> bool:
-    return leaf is None or leaf.authority != signer.fingerprint or leaf.expires - now <= lifetimes.leaf_renewal
+    """Also one that is not valid yet: it was made while our clock was ahead."""
+    if leaf is None or leaf.authority != signer.fingerprint:
+        return True
+    return leaf.expires - now <= lifetimes.leaf_renewal or now < leaf.starts
 
 
 def _builder(

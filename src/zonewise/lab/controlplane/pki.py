@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from zonewise.lab.records import write_private
 
 VALID_FOR = dt.timedelta(days=365)
-CLOCK_SKEW = dt.timedelta(minutes=10)
+CLOCK_SKEW = dt.timedelta(days=2)  # also that of this machine, when its clock is set back
 
 
 @dataclass(frozen=True)
