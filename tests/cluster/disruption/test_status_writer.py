@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,7 +25,13 @@ from support.waiting import eventually
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.status_writer import StatusWriter
-from zonewise.disruption.decide.ledger import OWN_OPEN_SECONDS, REQUEST_SECONDS, ChargeSource, LedgerEntry
+from zonewise.disruption.decide.ledger import (
+    GONE_SECONDS,
+    OWN_OPEN_SECONDS,
+    REQUEST_SECONDS,
+    ChargeSource,
+    LedgerEntry,
+)
 from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client import kubeconfig
@@ -33,11 +39,14 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import boot_seconds
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import PODS, Key, Pod, Resource
 from zonewise.topology import ZONE
 
 pytestmark = pytest.mark.xdist_group("disruption")
+
+T = TypeVar("T")
 
 ONE_EACH = {"zone-a": 1, "zone-b": 1, "zone-c": 1}
 CONFIG_MAPS: Resource[dict[str, Any]] = Resource(dict[str, Any], "ConfigMap", "configmaps")
@@ -63,17 +72,21 @@ class Clock:
 
 @asynccontextmanager
 async def running_status_writer(
-    ns: DisruptionNamespace, clock: Clock, user: str = "publisher"
+    ns: DisruptionNamespace, clock: Clock, user: str = "publisher", pod_reads: type[Client] = Client
 ) -> AsyncIterator[StatusWriter]:
-    """Run the status writer alone, with the test's clock."""
+    """Run the status writer alone, with the test's clock. It reads single pods through a client of type `pod_reads`."""
     await install(ns.plane)
     config = await asyncio.to_thread(user_kubeconfig, ns.plane, user)
-    async with Client(kubeconfig.load(config)) as client, Recorder(client, "zonewise.dev/test", "test") as recorder:
+    async with (
+        Client(kubeconfig.load(config)) as client,
+        pod_reads(kubeconfig.load(config)) as reader,
+        Recorder(client, "zonewise.dev/test", "test") as recorder,
+    ):
         caches = Caches(client)
         sources = DisruptionInformers(caches)
         workloads = WorkloadInformers(client, caches, sources)
         store = BudgetStore(client, sources.budgets)
-        status_writer = StatusWriter(client, sources, workloads, store, BudgetEvents(client, recorder), clock=clock)
+        status_writer = StatusWriter(reader, sources, workloads, store, BudgetEvents(client, recorder), clock=clock)
         async with caches:
             await caches.wait_synced()
             tasks = [asyncio.create_task(run()) for run in (workloads.run, status_writer.run)]
@@ -279,6 +292,45 @@ async def test_unused_charge_is_refunded(ns: DisruptionNamespace) -> None:
         assert {(call.resource, call.name) for call in reads} == {("pods", entries[1].name)}
         events = await eventually(lambda: ns.events("NotDeleted"))
         assert entries[1].name in events[0]["note"]
+
+
+class AheadOfTheWatch(Client):
+    """The API server's answer when a pod is gone, before the watch delivers that."""
+
+    async def get(self, resource: Resource[T], name: str, namespace: str = "", **options: Any) -> T:
+        raise NotFound(f"{resource.plural} {name!r} not found in {namespace}, {options}")
+
+
+async def test_charge_of_a_gone_pod_outlives_a_stale_cache(ns: DisruptionNamespace) -> None:
+    """The cache still counts the pod as healthy: without the charge, another pod of its zone would be let go."""
+    clock = Clock()
+    await ns.deployment("web", 9)
+    await ns.until_ready("web", 9)
+    async with running_status_writer(ns, clock, pod_reads=AheadOfTheWatch) as status_writer:
+        await zone_budget(ns)
+        await until_allowed(ns, ONE_EACH)
+        key = Key(ns.namespace, "budget")
+        (name, *_) = await ns.in_zone("web", "zone-a")
+        entry = reservation(await ns.client.get(PODS, name, ns.namespace))
+        assert await status_writer.reserve({key: [entry]}) == {entry.uid}
+        clock.ahead_seconds += OWN_OPEN_SECONDS
+        await set_ready(ns, (await ns.in_zone("web", "zone-b"))[0], ready=False)
+        await eventually(lambda: is_closed(ns), "no request may rely on it any more")
+        clock.ahead_seconds += REQUEST_SECONDS + 5.0
+        await set_ready(ns, (await ns.in_zone("web", "zone-c"))[0], ready=False)
+        await until_allowed(ns, {"zone-a": 0, "zone-b": 0, "zone-c": 0})
+        assert await charged(ns) == [name]
+        await ns.client.delete(PODS, name, ns.namespace, grace_seconds=0)
+        await ns.until_ready("web", 7)  # its successor is ready; a pod each of zone-b and zone-c is not
+        assert await charged(ns) == [name]
+        clock.ahead_seconds += GONE_SECONDS
+        await set_ready(ns, (await ns.in_zone("web", "zone-b"))[1], ready=False)
+        await eventually(lambda: nothing_is_charged(ns), "the charge ends after the watch delivered the deletion")
+        assert await ns.events("NotDeleted") == []
+
+
+async def nothing_is_charged(ns: DisruptionNamespace) -> bool:
+    return await charged(ns) == []
 
 
 async def is_closed(ns: DisruptionNamespace) -> bool:

@@ -26,7 +26,7 @@ from zonewise.objects.meta import View
 from zonewise.routing import DRAIN_ZONE
 from zonewise.slices.webhook import configuration
 
-CONTROLLER, WEBHOOK = "zonewise-controller", "zonewise-webhook"
+CONTROLLER, OVERLAY, WEBHOOK = "zonewise-controller", "zonewise-overlay-controller", "zonewise-webhook"
 FINALIZERS = Scope("update", "services/finalizers")
 LEASE = ("--lease-namespace", SYSTEM, "--lease-seconds", "3")
 ROLES = Resource(
@@ -125,7 +125,7 @@ async def test_permissions_of_webhook_and_controller_in_mode_overlay(private_clu
     }
     async with deployed(private_cluster, tmp_path, "overlay.yaml", **stock) as (site, ns):
         async with webhook(site, ns.client):
-            config = await site.kubeconfig(ns.client, CONTROLLER)
+            config = await site.kubeconfig(ns.client, OVERLAY)
             program = ControllerProcess(site.plane, "--mode", "overlay", *LEASE, "--metrics-port", "0", config=config)
             try:
                 assert (await asyncio.to_thread(program.scrape, token_in(config)))[0] == 403
@@ -138,7 +138,7 @@ async def test_permissions_of_webhook_and_controller_in_mode_overlay(private_clu
         await forget_authorities(ns.client)
         async with webhook(site, ns.client):
             pass
-        for account in (CONTROLLER, WEBHOOK):
+        for account in (OVERLAY, WEBHOOK):
             assert not site.refused(account)
             assert site.used("overlay.yaml", account) == scopes("overlay.yaml", account)
 

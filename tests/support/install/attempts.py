@@ -1,4 +1,4 @@
-"""Writes that whoever holds a service account's token may try, and which of them its admission policy must let through."""
+"""Writes that the holder of a service account's token may try, and which of them its admission policy must let through."""
 
 from __future__ import annotations
 
@@ -301,10 +301,13 @@ CSI = (
         Attempt("a foreign volume deleted", f"{VOLUMES}/foreign", None, "DELETE"),
         *of_metadata("claim", CLAIM, method="PUT"),
         Attempt("the size of a claim", CLAIM, {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}, "PUT"),
+        *of_metadata("claim by status", f"{CLAIM}/status"),
+        Attempt("the protection of a claim by status", f"{CLAIM}/status", metadata(finalizers=[])),
         Attempt("another finalizer", CLAIM, metadata(finalizers=[CLONE, "example.com/never"]), "PUT"),
         Attempt("the protection of a claim", CLAIM, metadata(finalizers=[]), "PUT"),
         *of_metadata("configuration", CONFIG),
         Attempt("the monitors", CONFIG, {"data": {"config.json": "{}"}}),
+        Attempt("the map removed, so that all may be written", CONFIG, {"data": {"topology-takeover": None}}),
         Attempt("binary data", CONFIG, {"binaryData": {"x": "eA=="}}),
         Attempt("a foreign snapshot's content", f"{CONTENTS}/foreign", metadata(annotations={"x/y": "z"})),
         Attempt("a foreign content taken", f"{CONTENTS}/foreign", {"spec": {"driver": DRIVER}}),

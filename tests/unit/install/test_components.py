@@ -89,7 +89,10 @@ def test_what_is_printed_is_what_is_applied() -> None:
 def test_the_other_mode_is_superseded() -> None:
     gone = {identity(document) for document in components.superseded(DEFAULT, InstallMode.OVERLAY, PLAIN)}
     kinds = ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    assert gone == {(kind, "", "zonewise-controller") for kind in kinds}
+    local = ("ServiceAccount", "Role", "RoleBinding")
+    assert gone == {(kind, "", "zonewise-controller") for kind in kinds} | {
+        (kind, "zonewise-system", "zonewise-controller") for kind in local
+    }
     assert ("MutatingWebhookConfiguration", "", "zonewise-overlay") in {
         identity(document) for document in components.superseded(DEFAULT, InstallMode.OWN, PLAIN)
     }

@@ -44,6 +44,9 @@ def test_install_needs_rights_to_grant_and_to_delete_the_other_mode() -> None:
     assert {right for right in asked if right.verb == "delete"} == {
         Right("delete", roles, "clusterroles"),
         Right("delete", roles, "clusterrolebindings"),
+        Right("delete", roles, "roles", "here"),
+        Right("delete", roles, "rolebindings", "here"),
+        Right("delete", "", "serviceaccounts", "here"),
         Right("delete", policies, "validatingadmissionpolicies"),
         Right("delete", policies, "validatingadmissionpolicybindings"),
     }
