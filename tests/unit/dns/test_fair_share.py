@@ -65,6 +65,22 @@ def test_question_of_several_clients_is_not_given_up() -> None:
     assert slots.enter(question(90), A, GRACE_SECONDS) == (True, question(1))
 
 
+def test_new_client_takes_a_question_that_one_client_waits_for_first() -> None:
+    slots = ForwardSlots(3)
+    for number, client in enumerate((A, B, C)):
+        assert slots.enter(question(number), client, 0.0).admitted
+    slots.join(question(0), B)
+    assert slots.enter(question(3), b"d", GRACE_SECONDS) == (True, question(1)), "the oldest of one client alone"
+
+
+def test_new_client_takes_a_shared_question_only_if_all_are_shared() -> None:
+    slots = ForwardSlots(3)
+    for number, (client, other) in enumerate(((A, B), (B, C), (C, A))):
+        assert slots.enter(question(number), client, 0.0).admitted
+        slots.join(question(number), other)
+    assert slots.enter(question(3), b"d", GRACE_SECONDS) == (True, question(0))
+
+
 def test_client_above_its_share_gives_up_without_replacement() -> None:
     slots = filled(10)
     for number in range(3):

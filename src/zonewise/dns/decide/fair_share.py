@@ -6,7 +6,8 @@ greedy clients is needed.
 
 A question that no upstream answers holds its slot until it times out. A client at its share loses its oldest such
 question to its next one, once the oldest had `GRACE_SECONDS` to be answered. A question that other clients wait for,
-too, is not given up.
+too, is not given up for that. When all slots are taken, a client without any gets the oldest question of one client
+alone; one that several wait for only if there is no other.
 """
 
 from __future__ import annotations
@@ -89,8 +90,11 @@ class ForwardSlots:
             self._no_longer_alone(question, slot.client)
 
     def _oldest(self, client: bytes) -> ForwardQuestion | None:
-        """The client's own; of a client that holds none, when all are taken, anybody's."""
-        return next(iter(self._alone.get(client, {}) if self._shares.holds(client) else self._slots), None)
+        """The client's own; for a client that holds none, when all are taken, anybody's."""
+        if self._shares.holds(client):
+            return next(iter(self._alone.get(client, {})), None)
+        of_one = (asked for asked, slot in self._slots.items() if asked in self._alone.get(slot.client, ()))
+        return next(of_one, next(iter(self._slots), None))
 
     def _no_longer_alone(self, question: ForwardQuestion, client: bytes) -> None:
         alone = self._alone.get(client, {})
