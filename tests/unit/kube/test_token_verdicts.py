@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from zonewise.kube.decide.token_verdicts import (
     CACHE_SECONDS,
     MAX_CACHED,
     MAX_PENDING,
-    MAX_PENDING_PER_ADDRESS,
     REFUSAL_CACHE_SECONDS,
     TokenVerdict,
     TokenVerdicts,
@@ -50,13 +51,16 @@ def test_allowed_tokens_are_bounded_and_the_least_used_goes() -> None:
     assert [verdicts.is_known(name) for name in (b"0", b"1", b"more")] == [True, False, True]
 
 
-def test_pending_reviews_are_bounded_per_address_and_in_sum() -> None:
+def test_pending_reviews_are_bounded_and_freed() -> None:
     verdicts = TokenVerdicts()
-    assert [verdicts.begin("a") for _ in range(MAX_PENDING_PER_ADDRESS + 1)] == [True] * MAX_PENDING_PER_ADDRESS + [
-        False
-    ]
-    others = [verdicts.begin(f"b{at}") for at in range(MAX_PENDING)]
-    assert sum(others) == MAX_PENDING - MAX_PENDING_PER_ADDRESS
-    verdicts.end("a")
-    assert verdicts.begin("a")
-    assert not verdicts.begin("a")
+    assert sum(verdicts.begin(f"a{at}") for at in range(2 * MAX_PENDING)) == MAX_PENDING
+    verdicts.end("a0")
+    assert [verdicts.begin("b"), verdicts.begin("b")] == [True, False]
+
+
+@pytest.mark.parametrize("strangers", [1, 2, 4, 8, 16])
+def test_strangers_leave_room_for_the_token_of_a_new_reader(strangers: int) -> None:
+    verdicts = TokenVerdicts()
+    for at in range(strangers * MAX_PENDING):
+        verdicts.begin(f"stranger-{at % strangers}")
+    assert verdicts.begin("reader")

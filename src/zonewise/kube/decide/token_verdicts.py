@@ -2,7 +2,7 @@
 
 Allowed and refused tokens are kept apart, so that strangers push no reader out, however many tokens they send. An allowed
 token stays known when its verdict is due again: its review does not queue. Reviews of unknown tokens are limited in
-sum and per address.
+sum and per address. An address may have no more under way than are free, so a few addresses leave room for the next.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class TokenVerdicts:
 
     def begin(self, address: str) -> bool:
         """Whether one more unknown token from there may be reviewed now; `end` when that is over."""
-        if self._pending.total() >= MAX_PENDING or self._pending[address] >= MAX_PENDING_PER_ADDRESS:
+        free = MAX_PENDING - self._pending.total()
+        if self._pending[address] >= min(MAX_PENDING_PER_ADDRESS, free):
             return False
         self._pending[address] += 1
         return True
