@@ -321,12 +321,17 @@ async def test_charge_of_a_gone_pod_outlives_a_stale_cache(ns: DisruptionNamespa
         await until_allowed(ns, {"zone-a": 0, "zone-b": 0, "zone-c": 0})
         assert await charged(ns) == [name]
         await ns.client.delete(PODS, name, ns.namespace, grace_seconds=0)
-        await ns.until_ready("web", 7)  # its successor is ready; a pod each of zone-b and zone-c is not
+        await eventually(lambda: is_replaced(ns, name), "its successor is there")
         assert await charged(ns) == [name]
         clock.ahead_seconds += GONE_SECONDS
         await set_ready(ns, (await ns.in_zone("web", "zone-b"))[1], ready=False)
         await eventually(lambda: nothing_is_charged(ns), "the charge ends after the watch delivered the deletion")
         assert await ns.events("NotDeleted") == []
+
+
+async def is_replaced(ns: DisruptionNamespace, name: str) -> bool:
+    names = {pod.metadata.name for pod in await ns.pods("web")}
+    return len(names) == 9 and name not in names
 
 
 async def nothing_is_charged(ns: DisruptionNamespace) -> bool:

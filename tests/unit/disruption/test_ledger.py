@@ -16,6 +16,7 @@ from zonewise.disruption.decide.ledger import (
     LedgerEntry,
     Sightings,
     charge,
+    is_staying,
     ledger_of,
     refund,
     update_ledger,
@@ -64,6 +65,7 @@ STAYS = pod("a0")
 LEAVES = pod("a0", terminating=True)
 EVICTED = pod("a0", disruption_target=True)
 GRANTED = pod("a0", granted=True)
+RECREATED = PodFacts(uid="uid-new", name="a0", ready=True)
 
 
 @pytest.fixture
@@ -173,11 +175,31 @@ def test_pod_never_seen_is_not_taken_for_gone(leader: Leader) -> None:
     assert leader.given_up == ()
 
 
+@pytest.mark.parametrize(
+    ("stored", "stays"),
+    [(STAYS, True), (GRANTED, True), (LEAVES, False), (EVICTED, False), (None, False), (RECREATED, False)],
+    ids=["ready", "granted", "terminating", "condition", "gone", "of the same name"],
+)
+def test_only_the_same_pod_that_does_not_leave_stays(stored: PodFacts | None, stays: bool) -> None:
+    assert is_staying(A0, stored) is stays
+
+
+def test_charge_of_a_pod_that_is_gone_outlives_a_stale_cache() -> None:
+    leader = Leader(ledger_of([replace(A0, closed=True)]))
+    leader.look(0.0, STAYS)
+    leader.look(LATER_SECONDS, STAYS)
+    leader.read = {entry.uid for entry in leader.doubtful if is_staying(entry, None)}
+    assert leader.look(LATER_SECONDS, STAYS) == [False], "the cache counts the pod as healthy"
+    assert leader.look(LATER_SECONDS + 20.0) == [False]
+    assert leader.next_seconds == LATER_SECONDS + 20.0 + GONE_SECONDS
+    assert leader.look(LATER_SECONDS + 20.0 + GONE_SECONDS) == []
+    assert leader.given_up == ()
+
+
 def test_same_name_is_another_pod(leader: Leader) -> None:
     leader.look(0.0, LEAVES)
-    recreated = PodFacts(uid="uid-new", name="a0", ready=True)
-    assert leader.look(1.0, recreated) == [True]
-    assert leader.look(1.0 + GONE_SECONDS, recreated) == []
+    assert leader.look(1.0, RECREATED) == [True]
+    assert leader.look(1.0 + GONE_SECONDS, RECREATED) == []
 
 
 @pytest.mark.parametrize(

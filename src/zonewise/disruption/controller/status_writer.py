@@ -25,6 +25,7 @@ from zonewise.disruption.decide.ledger import (
     Ledger,
     LedgerEntry,
     Sightings,
+    is_staying,
     refund,
     update_ledger,
 )
@@ -277,11 +278,12 @@ class StatusWriter:
         return self._seconds_until(float("inf"), counted, now)
 
     async def _read_doubtful(self, namespace: str, doubtful: Sequence[LedgerEntry], memory: _Memory) -> None:
-        """A charge is given up by what the API server has, not by our cache."""
+        """A charge is given up by what the API server has, not by our cache. A pod that is gone stays charged: the cache
+        counts it until the watch delivers its deletion, and its charge ends some time after that.
+        """
         for entry in doubtful:
             stored = await read_pod(self._client, Key(namespace, entry.name))
-            pod = PodFacts.of(stored) if stored is not None else None
-            if pod is None or pod.uid != entry.uid or not (pod.terminating or pod.disruption_target):
+            if is_staying(entry, PodFacts.of(stored) if stored is not None else None):
                 memory.read.add(entry.uid)
 
     def _due_at(self, memory: _Memory, urgent: Urgency, now: float) -> float:

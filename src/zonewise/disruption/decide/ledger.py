@@ -147,6 +147,11 @@ def update_ledger(
     return UpdatedLedger(kept, observed, tuple(given_up), tuple(doubtful), min(changes, default=None))
 
 
+def is_staying(entry: LedgerEntry, stored: PodFacts | None) -> bool:
+    """Whether the charged pod, as the API server has it, neither left nor leaves; None if no pod has its name."""
+    return stored is not None and stored.uid == entry.uid and not (stored.terminating or stored.disruption_target)
+
+
 def _observe(entry: LedgerEntry, pod: PodFacts | None, last: PodSighting | None, now_seconds: float) -> PodSighting:
     standing = _standing(entry, pod, last)
     return last if last is not None and last.standing is standing else PodSighting(standing, now_seconds)
