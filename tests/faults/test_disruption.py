@@ -2,40 +2,43 @@
 
 import asyncio
 import os
-import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import product
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 
-from support.disruption import cluster
 from support.disruption.cluster import (
     BUDGETS,
     DEPLOYMENTS,
     REPLICA_SETS,
-    STATEFUL_SETS,
     STOCK_BUDGETS,
     ZONES,
     DisruptionNamespace,
-    Json,
     charges_in,
-    is_available,
+)
+from support.disruption.faults import (
+    allows,
+    create_budget,
+    create_database,
+    evict,
+    is_updated,
+    outcome,
+    policy_in_force,
+    roll_out_during,
+    status,
+    tried_evictions,
 )
 from support.disruption.kwok import GONE_AFTER, READY_AFTER
-from support.disruption.processes import LateApi, Zonewise, install, zonewise
+from support.disruption.processes import LateApi, Zonewise, zonewise
 from support.disruption.violations import watching
 from support.fault_report import Report
-from support.lab import shared_cluster
 from support.waiting import eventually
-from zonewise.kube.wire.errors import ApiError, Conflict, ServerError, TooManyRequests
+from zonewise.kube.wire.errors import Conflict, ServerError, TooManyRequests
 from zonewise.kube.wire.patch import MergePatch
-from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import PODS
 
 pytestmark = [pytest.mark.xdist_group("disruption-faults"), pytest.mark.timeout(7200)]
@@ -49,57 +52,10 @@ NAMES_TAKEN = 60 if LONG else 6
 KILLS_PER_ROUND = 3 if LONG else 2
 MOST_LAG_SECONDS = 5.0
 
-EVICT = {"zonewise.dev/update": "Evict"}
-ONE_PER_ZONE = {
-    "maxUnavailable": 1,
-    "nodeSelectorTerm": {"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "Exists"}]},
-}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("disruption-faults")
-
-
-@pytest.fixture(scope="module")
-def plane(run_directory: shared_cluster.Run, folder: Path) -> Iterator[ControlPlane]:
-    plane = run_directory.private(**cluster.control_plane_settings(folder))
-    asyncio.run(install(plane))
-    yield plane
-    run_directory.remove(plane)
-
 
 @pytest.fixture
-async def ns(plane: ControlPlane, folder: Path) -> AsyncIterator[DisruptionNamespace]:
-    async with cluster.disruption_namespace(plane, folder) as ns:
-        await ns.make_nodes()
-        yield ns
-
-
-async def create_budget(ns: DisruptionNamespace, app: str, **spec: Any) -> None:
-    """Budget of one pod per zone."""
-    await ns.budget(app, selector={"matchLabels": {"app": app}}, **{**ONE_PER_ZONE, **spec})
-
-
-async def status(ns: DisruptionNamespace, app: str) -> Json:
-    budget = await ns.client.get(BUDGETS, app, ns.namespace)
-    status: Json = budget.get("status", {})
-    return status
-
-
-async def allows(ns: DisruptionNamespace, app: str, allowed: int) -> bool:
-    return bool((await status(ns, app)).get("disruptionsAllowed") == allowed)
-
-
-async def evict(ns: DisruptionNamespace, pod: str) -> str:
-    """Outcome: "gone", or code and reason of the denial."""
-    try:
-        await ns.client.evict(pod, ns.namespace)
-    except TooManyRequests as error:
-        return "429 budget" if any(cause.reason == "DisruptionBudget" for cause in error.causes) else "429 other"
-    except ApiError as error:
-        return f"{error.status} {error.message}"
-    return "gone"
+def ns(budget_namespace: DisruptionNamespace) -> DisruptionNamespace:
+    return budget_namespace
 
 
 async def test_fifty_evictions_through_stale_webhooks_evict_three(ns: DisruptionNamespace, report: Report) -> None:
@@ -132,11 +88,6 @@ async def test_fifty_evictions_through_stale_webhooks_evict_three(ns: Disruption
     report(**outcome("webhooks up to 5 s stale, 50 evictions at once", BURSTS, 50 * BURSTS))
 
 
-def outcome(fault: str, rounds: int, events: int, what: str = "evictions") -> dict[str, Any]:
-    """A row of the report; violations fail the test before."""
-    return {"component": "disruption", "fault": fault, "rounds": rounds, "requests": events, "what": what}
-
-
 async def evict_all(ns: DisruptionNamespace, pods: Sequence[str], evicted: set[str]) -> bool:
     """Evict all remaining pods at once. On a busy machine some must be retried, as a drain does."""
     remaining = [name for name in pods if name not in evicted]
@@ -144,23 +95,6 @@ async def evict_all(ns: DisruptionNamespace, pods: Sequence[str], evicted: set[s
     assert set(results.values()) <= {"gone", "429 budget"}
     evicted |= {name for name, result in results.items() if result == "gone"}
     return len(evicted) >= 3
-
-
-async def drain_until_done(ns: DisruptionNamespace, node: str) -> None:
-    """Restart a drain that failed because a webhook was killed, as an operator would."""
-    while True:
-        command = ns.kubectl_command("drain", node, "--ignore-daemonsets", "--force", "--timeout=20s")
-        result = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            return
-        await asyncio.sleep(0.5)
-
-
-async def is_updated(ns: DisruptionNamespace, app: str, image: str) -> bool:
-    await asyncio.sleep(0.2)
-    pods = (await ns.client.list(PODS.whole(), ns.namespace, selector=f"app={app}")).items
-    ready = sum(is_available(pod) for pod in await ns.pods(app))
-    return ready == 9 and [pod["spec"]["containers"][0]["image"] for pod in pods] == [image] * 9
 
 
 async def kill_and_restart(running: Zonewise, random: Random, kills: int) -> None:
@@ -178,25 +112,13 @@ async def kill_and_restart(running: Zonewise, random: Random, kills: int) -> Non
 
 async def test_random_kills_during_drains_keep_the_budget(ns: DisruptionNamespace, report: Report) -> None:
     random, events = Random(SEED), 0
-    await ns.stateful_set("db", 9, annotations=EVICT, pod_annotations={READY_AFTER: "300ms", GONE_AFTER: "200ms"})
-    await ns.until_ready("db", 9)
-    await create_budget(ns, "db")
+    await create_database(ns)
     async with zonewise(ns.client, ns.plane, leaders=2, webhooks=2) as running:
         await eventually(lambda: allows(ns, "db", 3), "budget published")
         for number in range(ROUNDS):
-            image = f"none:{number + 2}"
             nodes = [ns.node(zone, number % 2) for zone in random.sample(ZONES, 2)]
-            async with watching(ns, "db", dict.fromkeys(ZONES, 2)) as watcher:
-                await ns.new_version(STATEFUL_SETS, "db", image)
-                async with asyncio.timeout(600), asyncio.TaskGroup() as group:
-                    group.create_task(kill_and_restart(running, random, KILLS_PER_ROUND))
-                    for node in nodes:
-                        group.create_task(drain_until_done(ns, node))
-                await eventually(lambda image=image: is_updated(ns, "db", image), f"round {number} ends")
-            assert watcher.events > 18
-            assert not watcher.violations, f"round {number}, seed {SEED}: {watcher.violations}"
-            events += watcher.events
-            await ns.kubectl("uncordon", *nodes)
+            kills = kill_and_restart(running, random, KILLS_PER_ROUND)
+            events += await roll_out_during(ns, f"none:{number + 2}", nodes, kills)
     report(**outcome(f"{KILLS_PER_ROUND} random kills during a rollout and two drains", ROUNDS, events, "pod changes"))
 
 
@@ -241,7 +163,7 @@ async def test_leader_kills_during_rollout_and_scale_down_keep_the_budget(
     report(**outcome("leader killed during rollout and scale-down", GRANT_ROUNDS, events, "pod changes"))
 
 
-async def test_evictions_fail_closed_without_webhooks_or_leader(ns: DisruptionNamespace) -> None:
+async def test_evictions_fail_closed_without_webhooks_or_leader(ns: DisruptionNamespace, report: Report) -> None:
     """Evictions are denied, everything else works; without a leader the denial says so."""
     await ns.replica_set("web", 9)
     await ns.until_ready("web", 9)
@@ -268,12 +190,7 @@ async def test_evictions_fail_closed_without_webhooks_or_leader(ns: DisruptionNa
         await eventually(lambda: says_no_leader(ns, pod), "the denial names the missing leader")
         await running.start_leader()
         await eventually(lambda: is_evicted(ns, "zone-b"), "evictions pass again")
-
-
-async def policy_in_force(ns: DisruptionNamespace, pod: str) -> bool:
-    """API servers enforce a policy shortly after it is stored."""
-    user = "--as=system:serviceaccount:kube-system:replicaset-controller"
-    return "guarded by" in await ns.kubectl("delete", "pod", pod, "--dry-run=server", user, code=None)
+    report(**outcome("webhook killed, then leader: evictions fail closed", 2, tried_evictions(ns)))
 
 
 async def says_no_leader(ns: DisruptionNamespace, pod: str) -> bool:
@@ -291,7 +208,7 @@ async def is_evicted(ns: DisruptionNamespace, zone: str) -> bool:
     return await evict(ns, pod) == "gone"
 
 
-async def test_stock_denial_after_a_charge_is_not_charged_twice(ns: DisruptionNamespace) -> None:
+async def test_stock_denial_after_a_charge_is_not_charged_twice(ns: DisruptionNamespace, report: Report) -> None:
     """The webhook's cache of the stock budget is stale. A retry is not charged twice; an abandoned charge is refunded."""
     await ns.replica_set("web", 9)
     await ns.until_ready("web", 9)
@@ -313,6 +230,7 @@ async def test_stock_denial_after_a_charge_is_not_charged_twice(ns: DisruptionNa
                 await until_refunded(ns)
             await set_stock(ns, 1)
             assert await evict(ns, pod) == "gone"
+    report(**outcome("webhook 60 s stale, stock budget refuses", 1, tried_evictions(ns)))
 
 
 async def set_stock(ns: DisruptionNamespace, limit: int) -> None:
@@ -333,7 +251,7 @@ async def until_refunded(ns: DisruptionNamespace) -> None:
     assert not charges_in(await status(ns, "web"))
 
 
-async def test_ledger_times_of_1970_and_2199_change_nothing(ns: DisruptionNamespace) -> None:
+async def test_ledger_times_of_1970_and_2199_change_nothing(ns: DisruptionNamespace, report: Report) -> None:
     """Ledger times are informational. `test_guard` has a webhook whose clock jumps."""
     await ns.replica_set("web", 9)
     await ns.until_ready("web", 9)
@@ -348,6 +266,7 @@ async def test_ledger_times_of_1970_and_2199_change_nothing(ns: DisruptionNamesp
             await asyncio.sleep(1.5)
             assert len(charges_in(await status(ns, "web"))) == 1
             assert await evict(ns, second) == "429 budget"
+    report(**outcome("times in the ledger set to 1970 and 2199", 2, tried_evictions(ns)))
 
 
 async def rewrite_times(ns: DisruptionNamespace, time: str) -> bool:

@@ -7,26 +7,17 @@ import os
 import random
 import signal
 import socket
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from network.proxy import node as node_nets
-from network.proxy.cluster import LABEL, RunningProxy, connecting, create_service, create_slice, started
-from network.proxy.node import FAR_PODS, NEAR_PODS, NODE, NodeNet
+from faults.proxy_setup import FAR, NEAR, PORTS, ZONE, ProxySetup, endpoints_at
+from network.proxy.cluster import LABEL, RunningProxy, connecting, create_service, create_slice
+from network.proxy.node import NodeNet
 from support.fault_report import Report
-from support.kube.fault_proxy import FaultProxy
-from support.slices import cluster
 from support.waiting import eventually
 from unit.proxy.build import endpoint
-from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import MergePatch
-from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.network import namespaces
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
 
@@ -37,102 +28,6 @@ KILLS = 100 if LONG else 8
 BYSTANDERS = 300 if LONG else 15
 CHANGES = 10_000 if LONG else 400
 ROUNDS = 40 if LONG else 2
-FAR = [four for four, _ in FAR_PODS]
-NEAR = [four for four, _ in NEAR_PODS.values()]
-PORTS = [{"name": "main", "port": 80}]
-ZONE = "topology.kubernetes.io/zone"
-
-Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def node_net() -> Iterator[NodeNet]:
-    with node_nets.create() as net:
-        yield net
-
-
-@dataclass
-class ProxySetup:
-    """A proxy on the network's node, node a1 of a real cluster, which it reaches through `link`."""
-
-    node_net: NodeNet
-    client: Client
-    namespace: str
-    link: FaultProxy
-    proxy: RunningProxy
-
-    async def serve(self, name: str, addresses: Sequence[str], **spec: Any) -> str:
-        service = await create_service(self, name, {"ports": PORTS, **spec}, ours=True)
-        await create_slice(self, name, _endpoints(addresses), ours=True)
-        return str(service["spec"]["clusterIP"])
-
-    async def set_endpoints(self, name: str, endpoints: Sequence[Json]) -> None:
-        patch = MergePatch({"endpoints": list(endpoints)})
-        await self.client.patch(ENDPOINT_SLICES, f"{name}-hand", patch, self.namespace)
-
-    async def reaches(self, address: str, *expected: str, port: int = 80) -> None:
-        """From outside, exactly these endpoints answer."""
-
-        async def check() -> bool:
-            answering = await asyncio.to_thread(self.node_net.endpoints, "out", address, port, 24)
-            return set(answering) == set(expected)
-
-        await eventually(check, f"{address} leads to {expected}: {self.proxy.log.read_text()[-3000:]}")
-
-    def metric(self, name: str) -> float:
-        return sum(float(line.rpartition(" ")[2]) for line in self.proxy.metrics() if line.startswith(name))
-
-
-def _endpoints(addresses: Sequence[str], **conditions: bool) -> list[Json]:
-    return [endpoint(address, "a1" if address in NEAR else "b1", **conditions) for address in addresses]
-
-
-@pytest.fixture
-async def setup(breakable: ControlPlane, node_net: NodeNet, tmp_path: Path) -> AsyncIterator[ProxySetup]:
-    await asyncio.to_thread(breakable.wait_ready)
-    inside = node_net.netns("node")
-    async with AsyncExitStack() as stack:
-        listen = _listening_in(inside)
-        link = await stack.enter_async_context(FaultProxy(breakable.server, listen))
-        client = await stack.enter_async_context(cluster.connect(breakable))
-        namespace = f"t-{uuid.uuid4().hex[:8]}"
-        breakable.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        await stack.enter_async_context(_node(client))
-        config = link.kubeconfig(breakable.kubeconfig, tmp_path)
-        running = RunningProxy(config, "a1", inside, tmp_path / "proxy.log")
-        await stack.enter_async_context(_in_thread(started(running)))
-        yield ProxySetup(node_net, client, namespace, link, running)
-        for resource in (SERVICES, ENDPOINT_SLICES):
-            await client.delete_collection(resource, namespace)
-
-
-def _listening_in(namespace: str) -> Callable[[int], socket.socket]:
-    return lambda port: namespaces.inside(namespace, lambda: socket.create_server(("127.0.0.1", port)))
-
-
-@asynccontextmanager
-async def _in_thread(entered: Any) -> AsyncIterator[None]:
-    """The link between proxy and API server runs in this loop, so nothing may block it."""
-    await asyncio.to_thread(entered.__enter__)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(entered.__exit__, None, None, None)
-
-
-@asynccontextmanager
-async def _node(client: Client) -> AsyncIterator[None]:
-    status = {"addresses": [{"type": "InternalIP", "address": address} for address in NODE]}
-    node = {
-        "metadata": {"name": "a1", "labels": {ZONE: "a"}},
-        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]},
-    }
-    await client.create(NODES.whole(), node)
-    await client.patch(NODES, "a1", MergePatch({"status": status}), subresource="status")
-    try:
-        yield
-    finally:
-        await client.delete(NODES, "a1")
 
 
 async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup, report: Report) -> None:
@@ -151,7 +46,7 @@ async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup, r
             setup.proxy.start()
         stopped.set()
         await churn_task
-        await setup.set_endpoints("web", _endpoints(FAR[:2]))
+        await setup.set_endpoints("web", endpoints_at(FAR[:2]))
         await eventually(setup.proxy.adopted, "the restarted proxy is in sync")
         await setup.reaches(address, *FAR[:2])
     report(**connections.outcome("killed during syncs", KILLS))
@@ -161,8 +56,8 @@ async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup, r
 
 async def _churn(setup: ProxySetup, rng: random.Random, stopped: asyncio.Event) -> None:
     while not stopped.is_set():
-        await setup.set_endpoints("web", _endpoints([FAR[0], *rng.sample([*FAR[1:], *NEAR], 2)]))
-        await setup.set_endpoints(f"other-{rng.randrange(BYSTANDERS)}", _endpoints(rng.sample(FAR, rng.randrange(3))))
+        await setup.set_endpoints("web", endpoints_at([FAR[0], *rng.sample([*FAR[1:], *NEAR], 2)]))
+        await setup.set_endpoints(f"other-{rng.randrange(BYSTANDERS)}", endpoints_at(rng.sample(FAR, rng.randrange(3))))
         await asyncio.sleep(0.01)
 
 
@@ -190,7 +85,7 @@ async def test_updates_outages_and_damage_break_no_connection(setup: ProxySetup,
     """Rolling updates, zone changes, API server outages, full syncs, restarts."""
     address = await setup.serve("web", [*FAR, *NEAR])
     established_at = str((await create_service(setup, "long-lived", {"ports": PORTS}, ours=True))["spec"]["clusterIP"])
-    await create_slice(setup, "long-lived", _endpoints([FAR[0]]), ours=True)
+    await create_slice(setup, "long-lived", endpoints_at([FAR[0]]), ours=True)
     await setup.client.patch(
         ENDPOINT_SLICES, "long-lived-hand", MergePatch({"ports": [{"name": "main", "port": 7070}]}), setup.namespace
     )
@@ -236,12 +131,12 @@ async def _roll(setup: ProxySetup) -> None:
     pods = [*FAR, *NEAR]
     for old, new in zip(pods[:2], pods[3:], strict=True):
         left = [pod for pod in pods[:3] if pod != old]
-        await setup.set_endpoints("web", _endpoints([*left, old, new]))
-        leaving = _endpoints([old], ready=False, serving=True, terminating=True)
-        await setup.set_endpoints("web", [*_endpoints([*left, new]), *leaving])
-        await setup.set_endpoints("web", _endpoints([*left, new]))
+        await setup.set_endpoints("web", endpoints_at([*left, old, new]))
+        leaving = endpoints_at([old], ready=False, serving=True, terminating=True)
+        await setup.set_endpoints("web", [*endpoints_at([*left, new]), *leaving])
+        await setup.set_endpoints("web", endpoints_at([*left, new]))
         await asyncio.sleep(0.05)
-    await setup.set_endpoints("web", _endpoints(pods))
+    await setup.set_endpoints("web", endpoints_at(pods))
 
 
 async def _another_zone(setup: ProxySetup) -> None:
@@ -257,11 +152,11 @@ async def _outage(setup: ProxySetup, address: str) -> None:
     list_cluster_ips = ("list", "set", "ip", "zonewise", "cluster-ips")
     await eventually(lambda: "10.9.9.9" not in setup.node_net.nft(*list_cluster_ips), "a repair")
     assert address in setup.node_net.nft("list", "map", "ip", "zonewise", "svc")
-    await setup.set_endpoints("web", _endpoints([*NEAR, *FAR[:1]]))
+    await setup.set_endpoints("web", endpoints_at([*NEAR, *FAR[:1]]))
     await setup.link.heal()
     web = str((await setup.client.get(SERVICES, "web", setup.namespace)).spec.cluster_ip)
     await setup.reaches(web, *NEAR, *FAR[:1])
-    await setup.set_endpoints("web", _endpoints([*FAR, *NEAR]))
+    await setup.set_endpoints("web", endpoints_at([*FAR, *NEAR]))
 
 
 DAMAGE = {
@@ -274,7 +169,7 @@ DAMAGE = {
 }
 
 
-async def test_foreign_changes_to_the_table_are_repaired(setup: ProxySetup) -> None:
+async def test_foreign_changes_to_the_table_are_repaired(setup: ProxySetup, report: Report) -> None:
     """By a counted full sync; an update at the same time is not lost."""
     address = await setup.serve("web", FAR)
     await setup.reaches(address, *FAR)
@@ -282,13 +177,15 @@ async def test_foreign_changes_to_the_table_are_repaired(setup: ProxySetup) -> N
         expected = [FAR, NEAR][number % 2]
         before = setup.metric("zonewise_proxy_commits_total")
         await asyncio.to_thread(setup.node_net.nft, *damage)
-        await setup.set_endpoints("web", _endpoints(expected))
+        await setup.set_endpoints("web", endpoints_at(expected))
         await setup.reaches(address, *expected)
         assert setup.metric("zonewise_proxy_commits_total") > before
     assert setup.proxy.logged("changed by others")
+    repairs = {"requests": len(DAMAGE), "what": "repairs"}
+    report(component="proxy", fault="table changed, flushed or deleted by others", rounds=len(DAMAGE), **repairs)
 
 
-async def test_many_changes_are_applied_in_few_syncs(setup: ProxySetup) -> None:
+async def test_many_changes_are_applied_in_few_syncs(setup: ProxySetup, report: Report) -> None:
     """Changes that arrive while the proxy is stopped or busy are applied together."""
     services = {f"web-{number}": FAR[number % 3] for number in range(20)}
     addresses = {name: await setup.serve(name, FAR) for name in services}
@@ -299,8 +196,8 @@ async def test_many_changes_are_applied_in_few_syncs(setup: ProxySetup) -> None:
     try:
         for turn in range(CHANGES // len(services)):
             shown = FAR[turn % 3 :]
-            await asyncio.gather(*(setup.set_endpoints(name, _endpoints(shown)) for name in services))
-        await asyncio.gather(*(setup.set_endpoints(name, _endpoints([last])) for name, last in services.items()))
+            await asyncio.gather(*(setup.set_endpoints(name, endpoints_at(shown)) for name in services))
+        await asyncio.gather(*(setup.set_endpoints(name, endpoints_at([last])) for name, last in services.items()))
     finally:
         setup.proxy.process.send_signal(signal.SIGCONT)
     requests = [{"address": addresses[name], "port": 80, "count": 3} for name in services]
@@ -311,18 +208,19 @@ async def test_many_changes_are_applied_in_few_syncs(setup: ProxySetup) -> None:
 
     await eventually(settled, "the last of all changes")
     syncs = setup.metric("zonewise_proxy_sync_seconds_count") - before
-    print(f"{CHANGES} changes in {syncs:.0f} syncs")
     assert syncs <= CHANGES / 10
+    changes = (CHANGES // len(services) + 1) * len(services)
+    report(component="proxy", fault="stopped while endpoints change", rounds=1, requests=changes, what="changes")
 
 
-async def test_hostile_services_do_not_affect_others(setup: ProxySetup) -> None:
+async def test_hostile_services_do_not_affect_others(setup: ProxySetup, report: Report) -> None:
     """Long names, addresses of other Services, duplicate endpoints, thousands of ports."""
     address = await setup.serve("web", FAR)
     claimant = {"ports": PORTS, "externalIPs": [address, "198.51.100.1"]}
     await create_service(setup, "claimant", claimant, ours=True)
-    await create_slice(setup, "claimant", _endpoints(NEAR), ours=True)
+    await create_slice(setup, "claimant", endpoints_at(NEAR), ours=True)
     await create_service(setup, "also-wants", {"ports": PORTS, "externalIPs": ["198.51.100.1"]}, ours=True)
-    await create_slice(setup, "also-wants", _endpoints(FAR), ours=True)
+    await create_slice(setup, "also-wants", endpoints_at(FAR), ours=True)
     twice = await setup.serve("x" * 63, [FAR[0]] * 3 + [FAR[1]])
     many = [{"name": f"p{number}", "port": 1000 + number} for number in range(2000)]
     wide = str((await create_service(setup, "wide", {"ports": many}, ours=True))["spec"]["clusterIP"])
@@ -330,7 +228,7 @@ async def test_hostile_services_do_not_affect_others(setup: ProxySetup) -> None:
         "metadata": {"name": "wide-hand", "labels": {"kubernetes.io/service-name": "wide", **LABEL}},
         "addressType": "IPv4",
         "ports": [{"name": port["name"], "port": 8080} for port in many],
-        "endpoints": _endpoints([FAR[2]]),
+        "endpoints": endpoints_at([FAR[2]]),
     }
     await setup.client.create(ENDPOINT_SLICES.whole(), body, setup.namespace)
     await setup.reaches(wide, FAR[2], port=1000)
@@ -343,6 +241,8 @@ async def test_hostile_services_do_not_affect_others(setup: ProxySetup) -> None:
     ]
     assert len([line for line in left_out if "claimant" in line and address in line]) == 1, "logged once"
     assert len([line for line in left_out if "198.51.100.1" in line]) == 1
+    services = len((await setup.client.list(SERVICES, setup.namespace)).items)
+    report(component="proxy", fault="hostile Services", rounds=1, requests=services, what="Services")
 
 
 def _capabilities(running: RunningProxy) -> set[int]:

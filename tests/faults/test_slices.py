@@ -3,15 +3,19 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 
+import msgspec
 import pytest
 
+from support.clock import SHIFTS, WallClock
+from support.disruption.processes import Balancer, uninstall
 from support.fault_report import Report
 from support.slices.churn import Churn, Observer
-from support.slices.cluster import ClusterNamespace, ControllerProcess, running, settled
+from support.slices.cluster import ClusterNamespace, ControllerProcess, Truth, running, settled
+from support.slices.overlay import OverlayNamespace, WebhookProcess
 from support.waiting import eventually
 from zonewise.api.names import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.kube.wire.errors import Conflict, NotFound
@@ -29,11 +33,15 @@ STALL_SECONDS = 30.0 if LONG else 3.0
 RESTARTS = 5 if LONG else 0
 RECREATIONS = 50 if LONG else 8
 FOREIGN_EDITS = 500 if LONG else 60
+SHIFTED_CHANGES = 200 if LONG else 20
+HOLES, HOLE_CHANGES = (5, 100) if LONG else (1, 15)
 
 
 @asynccontextmanager
-async def process(plane: ControlPlane, *arguments: str) -> AsyncIterator[ControllerProcess]:
-    running = ControllerProcess(plane, *arguments)
+async def process(
+    plane: ControlPlane, *arguments: str, environ: Mapping[str, str] = {}
+) -> AsyncIterator[ControllerProcess]:
+    running = ControllerProcess(plane, *arguments, environ=environ)
     try:
         yield running
     finally:
@@ -155,6 +163,76 @@ async def test_two_controllers_share_one_lease(
     report(**observer.outcome("leader stopped past its lease, then killed", 1))
 
 
+async def test_the_clock_of_the_leader_jumps(
+    breakable: ControlPlane,
+    ns: ClusterNamespace,
+    churn: Churn,
+    observer: Observer,
+    wall_clock: WallClock,
+    report: Report,
+) -> None:
+    """It goes on leading, though another process waits for its lease to end."""
+    lease = ("--lease-namespace", ns.namespace, "--lease-seconds", "6")
+    async with AsyncExitStack() as stack:
+        stack.callback(wall_clock.shift, 0)
+        leader = await stack.enter_async_context(process(breakable, *lease, environ=wall_clock.environ))
+        await asyncio.to_thread(leader.line, "leadership gained")
+        other = await stack.enter_async_context(process(breakable, *lease))
+        await asyncio.to_thread(other.line, "another process leads")
+        for shift in SHIFTS:
+            wall_clock.shift(shift)
+            async with churn.going_on():
+                enough = churn.changes + SHIFTED_CHANGES
+                await eventually(lambda enough=enough: churn.changes >= enough, "changes go on")
+            await settled(ns)
+        assert "leadership lost" not in leader.events
+        assert "leadership gained" not in other.events
+    report(**observer.outcome("clock of the leader set an hour and a day forward and back", len(SHIFTS)))
+
+
+@asynccontextmanager
+async def stock_controller(plane: ControlPlane) -> AsyncIterator[None]:
+    """With the stock EndpointSlice controller, whose slices the overlay changes."""
+    without = plane.settings
+    plane.settings = msgspec.structs.replace(without, controllers=f"{without.controllers},endpointslice-controller")
+    await asyncio.to_thread(plane.restart, Program.CONTROLLER_MANAGER, kill=True)
+    try:
+        yield
+    finally:
+        plane.settings = without
+        await asyncio.to_thread(plane.restart, Program.CONTROLLER_MANAGER, kill=True)
+
+
+async def has_all_endpoints(ns: ClusterNamespace) -> bool:
+    truth = await Truth.read(ns)
+    await asyncio.sleep(0.1)
+    return all(not list(truth.wrong_endpoints(service)) for service in truth.services)
+
+
+async def test_slices_are_written_while_the_overlay_webhook_does_not_answer(
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, report: Report
+) -> None:
+    """Without its hints until it answers again; connections are accepted, and nothing comes back."""
+    overlaid = OverlayNamespace(ns.client, ns.namespace)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(stock_controller(breakable))
+        balancer = await stack.enter_async_context(Balancer())
+        webhook = await asyncio.to_thread(WebhookProcess, breakable, None, balancer.port)
+        stack.push_async_callback(asyncio.to_thread, webhook.stop)
+        stack.push_async_callback(uninstall, ns.client)
+        balancer.backends[0] = webhook.port
+        await stack.enter_async_context(process(breakable, "--mode", "overlay", "--no-leader-elect"))
+        for _ in range(HOLES):
+            await eventually(lambda: has_all_endpoints(ns), "the stock controller's slices")
+            await eventually(overlaid.is_as_decided, "hints as decided")
+            balancer.go_silent()
+            await churn.some(HOLE_CHANGES)
+            await eventually(lambda: has_all_endpoints(ns), "slices are written without the webhook")
+            balancer.heal()
+        await eventually(overlaid.is_as_decided, "hints as decided, once the webhook answers")
+    report(**observer.outcome("overlay webhook black-holed", HOLES) | {"component": "slice webhook"})
+
+
 BAD_VALUES = {
     "wrong-case": {SAME_ZONE: "require"},
     "broken-json": {TOPOLOGY_KEYS: '["topology.kubernetes.io/zone", "*"'},
@@ -168,7 +246,9 @@ BAD_VALUES = {
 }
 
 
-async def test_bad_values_make_events_and_change_nothing(breakable: ControlPlane, ns: ClusterNamespace) -> None:
+async def test_bad_values_make_events_and_change_nothing(
+    breakable: ControlPlane, ns: ClusterNamespace, report: Report
+) -> None:
     """The API server accepts 256 KiB of annotations. Each makes an event, applies the default, and no further write."""
     assert "zonewise.dev/padding" in TUNING_ANNOTATIONS
     await ns.spread("web", {"zone-a": 2, "zone-b": 1})
@@ -184,6 +264,8 @@ async def test_bad_values_make_events_and_change_nothing(breakable: ControlPlane
         assert not [line for line in controller.lines if line.get("level") == "error"]
     for name in BAD_VALUES.keys() - {"negative", "padding"}:
         assert set((await ns.hints(name)).values()) == {()}, name
+    row = {"component": "slice controller", "fault": "annotations that can't be read"}
+    report(**row, rounds=1, requests=len(BAD_VALUES), what="Services")
 
 
 async def _versions(ns: ClusterNamespace) -> dict[str, str]:

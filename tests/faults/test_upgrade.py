@@ -26,6 +26,7 @@ from support.disruption import cluster
 from support.disruption.cluster import BUDGETS, ZONES
 from support.disruption.processes import Balancer, Zonewise, install, uninstall
 from support.disruption.violations import watching
+from support.fault_report import Report
 from support.lab import shared_cluster
 from support.process import Program, wait_for
 from support.release import PRESENT, RECORDED, Release, first_release, present_release
@@ -97,7 +98,7 @@ async def replace(running: Zonewise, part: str, release: Release) -> Program:
 @pytest.mark.xdist_group("upgrade-budgets")
 @pytest.mark.parametrize("order", ORDERS if LONG else ORDERS[:1], ids="-".join)
 async def test_budgets_hold_through_upgrade_and_rollback(
-    plane: ControlPlane, folder: Path, old: Release, order: tuple[str, ...]
+    plane: ControlPlane, folder: Path, old: Release, order: tuple[str, ...], report: Report
 ) -> None:
     """Webhooks of the first release do not know the key of their callers: while some still run, evictions may fail,
     as they do until API servers trust the certificate of the newer ones: closed, and no budget is broken.
@@ -140,6 +141,9 @@ async def test_budgets_hold_through_upgrade_and_rollback(
         assert set(load.outcomes) <= {"gone", "refused", "not found", "cut off", "webhook failed"}, load.outcomes
         # A webhook that ends closes idle connections, and an API server may just have sent a call on one of them.
         assert load.outcomes["cut off"] <= len(ending), load.outcomes
+    lost = load.outcomes["cut off"] + load.outcomes["webhook failed"]
+    row = {"component": "disruption", "fault": "upgraded from 0.1; leader rolled back: evictions may fail closed"}
+    report(**row, rounds=ROUNDS, requests=load.outcomes.total(), what="evictions", lost=lost)
 
 
 # EndpointSlices, mode own.
@@ -163,7 +167,7 @@ async def routing_state(ns: ClusterNamespace, service: str) -> dict[str, Any]:
 
 @pytest.mark.xdist_group("slice-faults")
 async def test_no_service_loses_its_endpoints_through_upgrade_and_rollback(
-    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, old: Release
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer, old: Release, report: Report
 ) -> None:
     """The state of a Service that nobody changes is taken over, not decided anew."""
     policy = {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -184,6 +188,7 @@ async def test_no_service_loses_its_endpoints_through_upgrade_and_rollback(
     async with slice_controller(breakable, ns, PRESENT):
         await settled(ns)
         assert (await routing_state(ns, "steady"))["since"] == first["since"]
+    report(**observer.outcome("upgraded from 0.1 and rolled back", ROUNDS))
 
 
 async def _has_state(ns: ClusterNamespace, service: str) -> bool:
@@ -199,7 +204,9 @@ async def _changes(churn: Churn) -> None:
 
 
 @pytest.mark.xdist_group("upgrade-volumes")
-def test_volumes_survive_upgrade_and_rollback(ceph_cluster: LabCeph, tmp_path: Path, old: Release) -> None:
+def test_volumes_survive_upgrade_and_rollback(
+    ceph_cluster: LabCeph, tmp_path: Path, old: Release, report: Report
+) -> None:
     """Each release unstages what the other staged, and deletes what the other created."""
     config = csi_driver.config_file(tmp_path, ceph_cluster)
     controllers = [Csi("controller", tmp_path, config, ceph_cluster, old) for _ in range(2)]
@@ -241,6 +248,8 @@ def test_volumes_survive_upgrade_and_rollback(ceph_cluster: LabCeph, tmp_path: P
         for process in (*controllers, node):
             process.client.channel.close()
             process.stop()
+    made = sum(process.client.calls for process in (*controllers, node))
+    report(component="csi", fault="upgraded from 0.1 and rolled back", rounds=ROUNDS, requests=made, what="calls")
 
 
 def _replace(calls: VolumeCalls, controllers: list[Csi], node: Csi, release: Release) -> None:
@@ -281,7 +290,9 @@ async def roll_out(lab: Lab, release: Release, questions: Questions, random: Ran
 
 @pytest.mark.xdist_group("upgrade-lab")
 @pytest.mark.skipif(not LONG, reason="takes minutes: `make test-faults` runs it")
-def test_no_request_and_no_name_is_lost_while_a_lab_is_upgraded_and_rolled_back(old: Release, tmp_path: Path) -> None:
+def test_no_request_and_no_name_is_lost_while_a_lab_is_upgraded_and_rolled_back(
+    old: Release, tmp_path: Path, report: Report
+) -> None:
     present, random = present_release(tmp_path), Random(os.environ.get("ZONEWISE_SEED", "1"))
     name = f"test-{os.getpid()}-up"
     options = LabOptions(zones=zone_names(3), nodes_per_zone=1, kube_proxy=True, demo=True, zonewise=True)
@@ -295,5 +306,7 @@ def test_no_request_and_no_name_is_lost_while_a_lab_is_upgraded_and_rolled_back(
                 asyncio.run(roll_out(lab, release, questions, random))
         assert questions.unanswered == []
         assert questions.answered.total() > 0
+        row = {"component": "all of a lab", "fault": "upgraded from 0.1 and rolled back"}
+        report(**row, rounds=3, requests=questions.answered.total(), what="requests")
     finally:
         labs.down(name, lambda _step: None)

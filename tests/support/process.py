@@ -1,6 +1,7 @@
 """Process under test: lines on stdout, JSON log lines on stderr, health over HTTP."""
 
 import json
+import os
 import signal
 import ssl
 import subprocess
@@ -9,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -20,10 +21,16 @@ PATIENCE_SECONDS = 60.0
 
 
 class Program:
-    def __init__(self, name: str, *arguments: object) -> None:
+    def __init__(self, name: str, *arguments: object, environ: Mapping[str, str] = {}) -> None:
+        """`environ` is added to the environment."""
         command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environ},
         )
         self.output: Queue[str] = Queue()
         self.lines: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,20 +54,25 @@ def program(*arguments: object) -> Iterator[Program]:
         started.remove()
 
 
-def start_leader(config: Path, *more: object, command: Path = ZONEWISE) -> Program:
+def start_leader(config: Path, *more: object, command: Path = ZONEWISE, environ: Mapping[str, str] = {}) -> Program:
     lease = ("--lease-namespace", LEASE_NAMESPACE, "--lease-seconds", LEASE_SECONDS)
     options = ("--kubeconfig", config, "--health-port", 0)
-    return Program(str(command), "controller", *_COMMON, *options, *lease, *more)
+    return Program(str(command), "controller", *_COMMON, *options, *lease, *more, environ=environ)
 
 
-def start_webhook(config: Path, url_port: int, port: int, *more: object, command: Path = ZONEWISE) -> Program:
+def start_webhook(
+    config: Path, url_port: int, port: int, *more: object, command: Path = ZONEWISE, environ: Mapping[str, str] = {}
+) -> Program:
     listen = ("--url", f"https://127.0.0.1:{url_port}", "--host", "127.0.0.1", "--port", port)
     options = ("--kubeconfig", config, "--health-port", 0, "--secret", SECRET)
-    return Program(str(command), "webhook", *_COMMON, *options, *listen, *more)
+    return Program(str(command), "webhook", *_COMMON, *options, *listen, *more, environ=environ)
 
 
 class Balancer:
-    """Round-robin TCP load balancer over all webhooks; backends that refuse connections are skipped."""
+    """Round-robin TCP load balancer over all webhooks; backends that refuse connections are skipped.
+
+    While it is `silent`, connections are accepted and what comes on them is dropped.
+    """
 
     def __init__(self) -> None:
         self.backends: dict[int, int] = {}
@@ -75,7 +80,20 @@ class Balancer:
         self._next = itertools.count()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._silent = False
         self.port = 0
+
+    def go_silent(self) -> None:
+        self._silent = True
+
+    def heal(self) -> None:
+        self._silent = False
+        self.reset()
+
+    def reset(self) -> None:
+        """End all connections."""
+        for task in self._connections:
+            task.cancel()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -85,8 +103,7 @@ class Balancer:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._connections:
-            task.cancel()
+        self.reset()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
@@ -105,20 +122,20 @@ class Balancer:
                 break
         else:
             return
+        pumps = [asyncio.ensure_future(self._pump(*pair)) for pair in ((reader, backend[1]), (backend[0], writer))]
         try:
-            await asyncio.wait(
-                [asyncio.ensure_future(_pump(reader, backend[1])), asyncio.ensure_future(_pump(backend[0], writer))],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for pump in pumps:
+                pump.cancel()
             backend[1].transport.abort()
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while chunk := await reader.read(_CHUNK_BYTES):
-            writer.write(chunk)
-            await writer.drain()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(_CHUNK_BYTES):
+                if not self._silent:
+                    writer.write(chunk)
+                    await writer.drain()
 
 
 class LateApi:
@@ -216,10 +233,13 @@ class Zonewise:
     webhooks: dict[int, Program] = field(default_factory=dict)
     configs: dict[int, Path] = field(default_factory=dict)
     """Kubeconfigs of webhooks that use a delayed watch API, by number."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of the first leader and the first webhook."""
 
     async def start_leader(self, number: int = 0, *more: object, command: Path = ZONEWISE) -> Program:
         config = await asyncio.to_thread(user_kubeconfig, self.plane, LEADER)
-        self.leaders[number] = await asyncio.to_thread(start_leader, config, *more, command=command)
+        environ = {} if number else self.environ
+        self.leaders[number] = await asyncio.to_thread(start_leader, config, *more, command=command, environ=environ)
         return self.leaders[number]
 
     async def start_webhook(self, number: int = 0, *more: object, command: Path = ZONEWISE) -> Program:
@@ -228,7 +248,8 @@ class Zonewise:
             config = await asyncio.to_thread(user_kubeconfig, self.plane, WEBHOOK)
         port = self.balancer.backends.setdefault(number, free_port())
         arguments = (config, self.balancer.port, port, *more)
-        self.webhooks[number] = await asyncio.to_thread(start_webhook, *arguments, command=command)
+        environ = {} if number else self.environ
+        self.webhooks[number] = await asyncio.to_thread(start_webhook, *arguments, command=command, environ=environ)
         return self.webhooks[number]
 
     async def ready(self) -> Self:
@@ -248,12 +269,18 @@ class Zonewise:
 
 @asynccontextmanager
 async def zonewise(
-    client: Client, plane: ControlPlane, *, leaders: int = 1, webhooks: int = 1, late: dict[int, Path] | None = None
+    client: Client,
+    plane: ControlPlane,
+    *,
+    leaders: int = 1,
+    webhooks: int = 1,
+    late: dict[int, Path] | None = None,
+    environ: Mapping[str, str] = {},
 ) -> AsyncIterator[Zonewise]:
     """Install and wait until ready; on exit everything but the CRD is removed."""
     await install(plane)
     async with Balancer() as balancer:
-        running = Zonewise(plane, balancer, configs=late or {})
+        running = Zonewise(plane, balancer, configs=late or {}, environ=environ)
         try:
             for number in range(leaders):
                 await running.start_leader(number)

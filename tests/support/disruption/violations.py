@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from support.disruption.cluster import DisruptionNamespace, is_available
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import Gone
+from zonewise.kube.wire.errors import ApiError, Gone
 from zonewise.objects import PODS, Pod
+
+_RETRY_SECONDS = 0.05
 
 
 @dataclass
@@ -44,6 +46,12 @@ class Watcher:
             self.pods[pod.metadata.uid] = pod
         self._check(f"{kind} {pod.metadata.name} at version {pod.metadata.resource_version}")
 
+    def restart(self, pods: Sequence[Pod], version: int) -> None:
+        """Continue from a listing: the watch was lost."""
+        self.pods = {pod.metadata.uid: pod for pod in pods}
+        self.version = version
+        self._check(f"listing at version {version}")
+
     def has_seen(self, pods: Sequence[Pod], version: int) -> bool:
         """Whether all events up to the listing of `pods` at `version` were received, deletions included."""
         listed = {pod.metadata.uid for pod in pods}
@@ -65,14 +73,20 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watching(ns: DisruptionNamespace, app: str, floors: Mapping[str, int]) -> AsyncIterator[Watcher]:
-    """Watch until exit; on exit all events so far have been checked, or the watch's error is raised."""
+async def watching(
+    ns: DisruptionNamespace, app: str, floors: Mapping[str, int], *, through_outages: bool = False
+) -> AsyncIterator[Watcher]:
+    """Watch until exit; on exit all events so far have been checked, or the watch's error is raised.
+
+    `through_outages`: a watch that is lost continues with a listing, as soon as the API server gives one.
+    """
     watcher = Watcher(floors, await ns.zone_of_nodes())
     listing = await ns.client.list(PODS, ns.namespace, selector=f"app={app}")
     watcher.pods = {pod.metadata.uid: pod for pod in listing.items}
     watcher.version = int(listing.resource_version)
     watcher.initial = watcher.available
-    watch_task = asyncio.create_task(_watch(ns.client, ns.namespace, app, listing.resource_version, watcher))
+    watch = _watch_through_outages if through_outages else _watch
+    watch_task = asyncio.create_task(watch(ns.client, ns.namespace, app, listing.resource_version, watcher))
     try:
         yield watcher
         await _catch_up(ns, app, watcher, watch_task)
@@ -89,6 +103,18 @@ async def _catch_up(ns: DisruptionNamespace, app: str, watcher: Watcher, watch_t
     )
     if watch_task.done():
         watch_task.result()  # ends only with an error
+
+
+async def _watch_through_outages(client: Client, namespace: str, app: str, version: str, watcher: Watcher) -> None:
+    while True:
+        try:
+            await _watch(client, namespace, app, version, watcher)
+        except ApiError:
+            await asyncio.sleep(_RETRY_SECONDS)
+        with suppress(ApiError):
+            listing = await client.list(PODS, namespace, selector=f"app={app}")
+            version = listing.resource_version
+            watcher.restart(listing.items, int(version))
 
 
 async def _watch(client: Client, namespace: str, app: str, version: str, watcher: Watcher) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,19 @@ NOWHERE = "127.99.0.9"
 
 
 class Server:
-    def __init__(self, plane: ControlPlane, *options: str, port: int = 0, descriptors: int = 0) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *options: str,
+        port: int = 0,
+        descriptors: int = 0,
+        environ: Mapping[str, str] = {},
+    ) -> None:
         """`descriptors` is how many files it may have open."""
         limited: tuple[object, ...] = ("limited.py", descriptors) if descriptors else ()
         self.program = Program(
             *limited, str(ZONEWISE), "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1", "--port", port,
-            "--processes", 2, "--health-port", 0, "--lameduck-seconds", 0, "--log-format", "json", *options,
+            "--processes", 2, "--health-port", 0, "--lameduck-seconds", 0, "--log-format", "json", *options, environ=environ,
         )  # fmt: skip
         try:
             self.port: int = self.program.line("listening")["port"]

@@ -226,6 +226,11 @@ class Truth:
         name = service.metadata.name
         if self.plan(service).writes:
             yield f"{name} has other slices than decided"
+        yield from self.wrong_endpoints(service)
+
+    def wrong_endpoints(self, service: Service) -> Iterable[str]:
+        """Independent of the plan, and so of who writes the slices."""
+        name = service.metadata.name
         expected = sorted(
             (address.ip, _is_ready(pod) and pod.metadata.deletion_timestamp is None)
             for pod in self.pods_of(service)
@@ -282,10 +287,15 @@ class ControllerProcess(Process):
     """`zonewise controller` as a process, to be killed."""
 
     def __init__(
-        self, plane: ControlPlane, *arguments: str, config: Path | None = None, command: Path = ZONEWISE
+        self,
+        plane: ControlPlane,
+        *arguments: str,
+        config: Path | None = None,
+        command: Path = ZONEWISE,
+        environ: Mapping[str, str] = {},
     ) -> None:
         options = ("--kubeconfig", str(config or plane.kubeconfig), "--health-port", "0", "--log-format", "json")
-        super().__init__(str(command), "controller", *options, *arguments)
+        super().__init__(str(command), "controller", *options, *arguments, environ=environ)
 
 
 def connect(plane: ControlPlane) -> Client:

@@ -159,16 +159,18 @@ def hinted_zones(endpoint: Endpoint) -> tuple[str, ...]:
 class WebhookProcess:
     """`zonewise webhook` as a process, on loopback."""
 
-    def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None) -> None:
-        self._port = _free_port()
+    def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None, url_port: int = 0) -> None:
+        """`url_port` is that of a load balancer before it."""
+        self.port = _free_port()
+        self._url_port = url_port or self.port
         self._kubeconfig = kubeconfig or plane.kubeconfig
         self.start()
 
     def start(self) -> None:
         self._program = Program(
             str(ZONEWISE),
-            *("webhook", "--kubeconfig", self._kubeconfig, "--url", f"https://127.0.0.1:{self._port}"),
-            *("--host", "127.0.0.1", "--port", self._port, "--secret", "kube-system/zonewise-webhook"),
+            *("webhook", "--kubeconfig", self._kubeconfig, "--url", f"https://127.0.0.1:{self._url_port}"),
+            *("--host", "127.0.0.1", "--port", self.port, "--secret", "kube-system/zonewise-webhook"),
             *("--health-port", 0, "--log-format", "json"),
         )
         self._program.wait_ready()

@@ -37,7 +37,10 @@ PACKAGES = {
     "setpriv": "util-linux",
     "tc": "iproute2",
 }
-TEST_PACKAGES = {"chromium": "chromium"}  # of the tests of the page
+TEST_PACKAGES = {
+    "cc": "build-essential",  # libraries that tests preload
+    "chromium": "chromium",  # of the tests of the page
+}
 # Files (below /) that stand for packages without a command: the bindings, and what lets qemu read RBD images.
 LIBRARIES = {
     "usr/lib/python3/dist-packages/cephfs.*.so": "python3-cephfs",
