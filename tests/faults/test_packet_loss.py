@@ -78,7 +78,11 @@ async def ask(node_net: NodeNet, address: str, client: int, answered: list[float
     """A connection through the Service, and one request after the other on it."""
     sock = namespaces.inside(node_net.netns("out"), socket.socket)
     sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, (address, 80))
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, (address, 80))
+    except BaseException:
+        sock.close()
+        raise
     reader, writer = await asyncio.open_connection(sock=sock)
     try:
         for number in range(REQUESTS):
@@ -96,7 +100,7 @@ async def test_no_request_through_a_service_is_lost_with_its_packets(setup: Prox
     await setup.client.patch(ENDPOINT_SLICES, "lossy-hand", ports, setup.namespace)
     answered: list[list[float]] = [[] for _ in range(CLIENTS)]
     async with echo_servers(setup.node_net):
-        await eventually(lambda: reaches(setup.node_net, address), "the proxy serves it")
+        await eventually(lambda: asyncio.to_thread(echoes, setup.node_net, address), "the proxy serves it")
         began = time.monotonic()
         with packets_lost(setup.node_net):
             async with asyncio.TaskGroup() as group:
@@ -108,12 +112,15 @@ async def test_no_request_through_a_service_is_lost_with_its_packets(setup: Prox
     report(**row, rounds=CLIENTS, requests=CLIENTS * REQUESTS, what="requests", gap_seconds=gap)
 
 
-def reaches(node_net: NodeNet, address: str) -> bool:
-    def connect() -> bool:
+def echoes(node_net: NodeNet, address: str) -> bool:
+    """Whether the proxy has the last port of the slice: at its first one other servers answer."""
+
+    def exchange() -> bool:
         try:
-            socket.create_connection((address, 80), 5).close()
+            with socket.create_connection((address, 80), 5) as client:
+                client.sendall(b"ready?\n")
+                return client.recv(100) == b"ready?\n"
         except OSError:
             return False
-        return True
 
-    return namespaces.inside(node_net.netns("out"), connect)
+    return namespaces.inside(node_net.netns("out"), exchange)
