@@ -1,7 +1,7 @@
 """Logging for every process: one line per state change, for people or as JSON, without secrets.
 
 `configure` is called once by a command that runs for long; modules hold a logger from `get_logger`. Importing this
-module imports nothing else: structlog comes with the first line that is logged.
+module imports no library: structlog comes with the first line that is logged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+
+from zonewise.redaction import CALLER_KEY_IN_PATH
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger, Processor
@@ -31,7 +33,7 @@ _SECRET_TEXT = re.compile(
       | (?i:\b(?:{_SECRET_WORD})(?:=|["']\s*[:=]\s*)["']?) # token=..., "token": "..."
     )[^\s"',;&)@]+
       | \beyJ[\w\-]{{5,}}\.[\w\-]{{5,}}\.[\w\-]*           # a JSON web token
-      | (?<=/)[0-9a-f]{{64}}\b                             # the key in a webhook's path
+      | {CALLER_KEY_IN_PATH}
       | -----BEGIN[A-Z ]*PRIVATE[ ]KEY-----(?s:.*?)(?:-----END[A-Z ]*PRIVATE[ ]KEY-----|\Z)
     """,
     re.VERBOSE,

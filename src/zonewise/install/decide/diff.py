@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
+from zonewise.redaction import hide_caller_keys
+
 _THE_SERVERS = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid", "selfLink")
 """Metadata that the API server writes."""
-_CALLER_KEY: Final = re.compile(r"(?<=/)[0-9a-f]{64}\b")
-"""The key in a webhook's path; a diff ends up in logs of pipelines."""
 
 
 def difference(name: str, live: Mapping[str, Any] | None, applied: Mapping[str, Any] | None) -> str:
@@ -26,4 +25,5 @@ def _lines(whole: Mapping[str, Any] | None) -> list[str]:
         return []
     metadata = {key: value for key, value in whole["metadata"].items() if key not in _THE_SERVERS}
     shown = {key: value for key, value in whole.items() if key != "status"} | {"metadata": metadata}
-    return _CALLER_KEY.sub("...", yaml.safe_dump(shown, sort_keys=True, width=118)).splitlines(keepends=True)
+    text = yaml.safe_dump(shown, sort_keys=True, width=118)
+    return hide_caller_keys(text).splitlines(keepends=True)  # a diff ends up in logs of pipelines

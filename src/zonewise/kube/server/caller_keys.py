@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from zonewise.errors import ZonewiseError
+from zonewise.redaction import CALLER_KEY
 
 KEYS_FIELD: Final = "caller-keys"
-KEY: Final = re.compile(r"[0-9a-f]{64}")
+KEY: Final = re.compile(CALLER_KEY)
 _VERSION: Final = "v1"
 _MOST: Final = 3
 

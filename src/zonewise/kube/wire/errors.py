@@ -8,15 +8,13 @@ kube-system/x: the object has been modified". `from_answer` maps an HTTP answer 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-
-_CALLER_KEY: Final = re.compile(r"(?<=/)[0-9a-f]{64}\b")
+from zonewise.redaction import hide_caller_keys
 
 
 class ConfigError(UsageError):
@@ -187,7 +185,7 @@ def from_status(status: ErrorStatus, action: str, http_status: int = 0) -> ApiEr
     fallback = ServerError if code >= 500 else ApiError
     kind = _BY_REASON.get(status.reason) or _BY_STATUS.get(code, fallback)
     # An API server that can't reach a webhook names its whole address: the key in it is for no log and no event.
-    message = _CALLER_KEY.sub("...", status.message or status.reason or f"HTTP status {code}")
+    message = hide_caller_keys(status.message or status.reason or f"HTTP status {code}")
     return kind(message, action=action, status=code, reason=status.reason, details=status.details)
 
 
