@@ -1,6 +1,6 @@
-"""Uninstall: webhooks and policies first, then Services go back to kube-proxy, then programs and rights,
-the rules on the nodes, our annotations and labels on other objects, and last, where nothing of a user's is in them or
-with `purge`, the CRD and the namespace.
+"""Uninstall: Services go back to kube-proxy, then webhooks and policies with parameters go, then programs and rights,
+then the policies that limit our accounts, the rules on the nodes, our annotations and labels on other objects, and last,
+where nothing of a user's is in them or with `purge`, the CRD and the namespace.
 """
 
 from __future__ import annotations
