@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from support.dns.cluster import answer_texts
 from zonewise.dns.decide.forward_cache import MAX_BYTES, ForwardCache, ForwardQuestion
-from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
+from zonewise.dns.decide.upstreams import (
+    CASE_CHANGES,
+    CASE_PROBE_SECONDS,
+    Upstream,
+    Upstreams,
+    read_resolv_conf,
+    read_upstream,
+)
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
 from zonewise.dns.wire.upstream_message import (
@@ -263,3 +270,32 @@ def test_client_sees_no_letters_of_ours_where_an_upstream_does_not_compress_name
     assert isinstance(query, Query)
     assert b"EXAMPLE" not in client_reply(parsed, query, 1232, 0)
     assert answer_texts(dns.message.from_wire(client_reply(parsed, query, 1232, 0))) == ["A 192.0.2.1"]
+
+
+FOLDS = Upstream("192.0.2.1")
+
+
+def test_case_is_mixed_until_an_upstream_changed_it_several_times_in_a_row() -> None:
+    upstreams = Upstreams([FOLDS])
+    for _ in range(3 * CASE_CHANGES):
+        for _ in range(CASE_CHANGES - 1):
+            upstreams.case_changed(FOLDS, 0.0)
+        assert upstreams.keeps_case(FOLDS)
+        upstreams.case_kept(FOLDS)
+    for _ in range(CASE_CHANGES):
+        upstreams.case_changed(FOLDS, 0.0)
+    assert not upstreams.keeps_case(FOLDS)
+
+
+def test_upstream_that_changed_the_case_is_probed_from_time_to_time() -> None:
+    upstreams = Upstreams([FOLDS, Upstream("192.0.2.2")])
+    assert upstreams.case_probes_due(1e9) == []
+    for _ in range(CASE_CHANGES):
+        upstreams.case_changed(FOLDS, 10.0)
+    assert upstreams.case_probes_due(10.0 + CASE_PROBE_SECONDS - 0.1) == []
+    assert upstreams.case_probes_due(10.0 + CASE_PROBE_SECONDS) == [FOLDS]
+    upstreams.case_probed(FOLDS, 10.0 + CASE_PROBE_SECONDS)
+    assert upstreams.case_probes_due(10.0 + CASE_PROBE_SECONDS) == []
+    upstreams.case_kept(FOLDS)
+    assert upstreams.keeps_case(FOLDS)
+    assert upstreams.case_probes_due(1e9) == []

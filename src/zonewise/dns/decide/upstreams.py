@@ -12,8 +12,10 @@ from zonewise.errors import UsageError
 
 UNHEALTHY_FAILURES: Final = 2
 CASE_CHANGES: Final = 3
-"""After so many replies that repeat a name in other letters, an upstream is taken not to keep them. Until then each is
-asked for again: it may be forged."""
+"""After so many replies in a row that repeat a name in other letters, an upstream is taken not to keep them. Until then
+each question is asked again: the reply may be forged."""
+CASE_PROBE_SECONDS: Final = 60.0
+"""How often such an upstream is probed."""
 
 
 class Upstream(NamedTuple):
@@ -52,7 +54,9 @@ class Upstreams:
     all: Sequence[Upstream]
     failures: dict[Upstream, int] = field(default_factory=dict)
     """Consecutive."""
-    case_changes: Counter[Upstream] = field(default_factory=Counter)
+    _case_changes: Counter[Upstream] = field(default_factory=Counter)
+    """Consecutive."""
+    _case_probed_at: dict[Upstream, float] = field(default_factory=dict)
 
     def order(self, chance: float) -> list[Upstream]:
         """In which order to try them; `chance` in [0, 1) spreads the load."""
@@ -75,4 +79,21 @@ class Upstreams:
         self.failures[upstream] = self.failures.get(upstream, 0) + 1
 
     def keeps_case(self, upstream: Upstream) -> bool:
-        return self.case_changes[upstream] < CASE_CHANGES
+        return self._case_changes[upstream] < CASE_CHANGES
+
+    def case_kept(self, upstream: Upstream) -> None:
+        """A name in mixed case came back as it was sent."""
+        del self._case_changes[upstream]
+
+    def case_changed(self, upstream: Upstream, now: float) -> None:
+        self._case_changes[upstream] += 1
+        self.case_probed(upstream, now)
+
+    def case_probed(self, upstream: Upstream, now: float) -> None:
+        """Also if it does not answer the probe."""
+        self._case_probed_at[upstream] = now
+
+    def case_probes_due(self, now: float) -> list[Upstream]:
+        """To be asked in mixed case once more: other software may answer there now, or the replies were forged."""
+        changing = (upstream for upstream in self.all if not (self.keeps_case(upstream) or self.is_unhealthy(upstream)))
+        return [upstream for upstream in changing if now - self._case_probed_at[upstream] >= CASE_PROBE_SECONDS]

@@ -1,7 +1,8 @@
 """Forwarding to upstream DNS servers: UDP from a new port per query, TCP for truncated replies, failover to the next.
 
 `upstreams` orders the servers, `fair_share` divides the slots among clients, and `forward_cache` keeps the answers.
-Concurrent equal questions are sent once. A forger has to guess the port, the id and the case of every letter of the name.
+Concurrent equal questions are sent once. A forger has to guess the port, the id and the case of every letter of the name
+(draft-vixie-dnsext-dns0x20). A reply in the wrong case leads to TCP, which needs no such guard.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQue
 from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES
 from zonewise.dns.decide.upstreams import Upstream, Upstreams
 from zonewise.dns.wire.message import IN, RecordType
-from zonewise.dns.wire.names import ROOT
+from zonewise.dns.wire.names import ROOT, to_wire
 from zonewise.dns.wire.upstream_message import UpstreamResponse, mix_case, read_response
 
 ANSWER_SECONDS: Final = 2.0
@@ -28,6 +29,9 @@ PROBE_SECONDS: Final = 0.5
 MAX_CONCURRENT: Final = 1000
 
 _PROBE: Final = ForwardQuestion(ROOT + struct.pack(">HH", RecordType.NS, IN), dnssec_ok=False)
+_CASE_PROBE: Final = ForwardQuestion(
+    to_wire("a.root-servers.net") + struct.pack(">HH", RecordType.A, IN), dnssec_ok=False
+)
 _UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -79,11 +83,19 @@ class Forwarder:
         self._slots.leave(question)
 
     async def keep_probing(self) -> None:
-        """Probe unhealthy upstreams, so that no client query has to."""
+        """Probe unhealthy upstreams, and those that changed the case of names, so that no client query has to."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
             for upstream in self._upstreams.unhealthy:
                 await self._exchange(upstream, _PROBE)
+            for upstream in self._upstreams.case_probes_due(time.monotonic()):
+                await self._probe_case(upstream)
+
+    async def _probe_case(self, upstream: Upstream) -> None:
+        self._upstreams.case_probed(upstream, time.monotonic())
+        with suppress(*_UNREACHABLE):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._over_udp_mixed(upstream, _CASE_PROBE)
 
     async def _ask(self, question: ForwardQuestion, deadline: asyncio.Timeout) -> CacheHit | None:
         """If all upstreams fail, a stale answer is preferred to the failure."""
@@ -101,16 +113,24 @@ class Forwarder:
     async def _exchange(self, upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                response = await _over_udp(upstream, question, mixed=self._upstreams.keeps_case(upstream))
-                if response.case_changed:
-                    self._upstreams.case_changes[upstream] += 1
-                    response = await _over_udp(upstream, question, mixed=False)
-                if response.truncated:
+                keeps_case = self._upstreams.keeps_case(upstream)
+                response = await (self._over_udp_mixed if keeps_case else _over_udp)(upstream, question)
+                if response.truncated or response.case_changed:
                     response = await _over_tcp(upstream, question)
         except _UNREACHABLE:
             self._upstreams.failed(upstream)
             return None
         self._upstreams.succeeded(upstream)
+        return response
+
+    async def _over_udp_mixed(self, upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
+        """With letters in random case, which the reply has to repeat."""
+        mixed = mix_case(question.question, secrets.token_bytes(len(question.question)))
+        response = await _over_udp(upstream, question._replace(question=mixed))
+        if response.case_changed:
+            self._upstreams.case_changed(upstream, time.monotonic())
+        elif mixed != question.question:
+            self._upstreams.case_kept(upstream)
         return response
 
 
@@ -137,13 +157,11 @@ class _UdpExchange(asyncio.DatagramProtocol):
             self.answer.set_exception(exc)
 
 
-async def _over_udp(upstream: Upstream, question: ForwardQuestion, *, mixed: bool) -> UpstreamResponse:
-    """`mixed`: with letters in random case, which the reply has to repeat (draft-vixie-dnsext-dns0x20)."""
-    asked = mix_case(question.question, secrets.token_bytes(len(question.question))) if mixed else question.question
-    query = _query(asked, question.dnssec_ok)
+async def _over_udp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
+    query = _query(question.question, question.dnssec_ok)
     loop = asyncio.get_running_loop()
     transport, exchange = await loop.create_datagram_endpoint(
-        lambda: _UdpExchange(query, asked), remote_addr=(upstream.host, upstream.port)
+        lambda: _UdpExchange(query, question.question), remote_addr=(upstream.host, upstream.port)
     )
     try:
         transport.sendto(query)
