@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from zonewise.routing.algorithms import STANDARD, EndpointGroup, EndpointGroups, evaluate, total_score
 
@@ -58,7 +59,17 @@ def best_total(nodes: Sequence[int], endpoints: Sequence[int], threshold: float 
     best = 0.0
     for blocks in partitions(range(len(nodes))):
         for wanted in sizes(total, len(blocks)) if len(blocks) <= total else ():
-            found = evaluate(nodes, filled(nodes, endpoints, blocks, wanted))
-            if found.highest < threshold:
-                best = max(best, total_score(found, total, STANDARD))
+            if keeps_limit(nodes, total, blocks, wanted, Fraction(str(threshold))):
+                score = evaluate(nodes, filled(nodes, endpoints, blocks, wanted))
+                best = max(best, total_score(score, total, STANDARD))
     return best
+
+
+def keeps_limit(
+    nodes: Sequence[int], endpoints: int, blocks: Sequence[Sequence[int]], wanted: Sequence[int], threshold: Fraction
+) -> bool:
+    """In exact numbers: at the limit is over it."""
+    return all(
+        Fraction(sum(nodes[zone] for zone in block) * endpoints, sum(nodes) * size) - 1 < threshold
+        for block, size in zip(blocks, wanted, strict=True)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zonewise.routing.algorithms import STANDARD, Algorithm, EndpointGroups, assign, evaluate, total_score
@@ -40,6 +40,7 @@ def test_every_endpoint_is_assigned_once(algorithm: Algorithm, zones: Zones, thr
 
 @pytest.mark.parametrize("algorithm", [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.OPTIMAL])
 @given(ZONES, THRESHOLDS)
+@example([(1, 0), (1, 0), (1, 0), (14, 2), (18, 4)], 0.2)  # exactly at the limit, unless rounded
 def test_limit_holds_or_result_is_downgraded(algorithm: Algorithm, zones: Zones, threshold: float) -> None:
     nodes, endpoints = split(zones)
     groups = assign(algorithm, nodes, endpoints, threshold=threshold)

@@ -17,12 +17,14 @@ OVERLOADED: Final = -2
 TOO_FEW: Final = -3
 
 NEARLY_LAST: Final = 1e300
+ROUNDING: Final = 1e-9
 
 
 def overloaded(expected: float, size: int, threshold: float) -> bool:
+    """At the limit is over it; rounding must not decide, as another sum of the same shares could exceed it."""
     if size == 0:
         return expected > 0
-    return expected / size - 1 >= threshold
+    return expected / size - 1 >= threshold - ROUNDING
 
 
 def fewest(expected: float, threshold: float) -> int:
