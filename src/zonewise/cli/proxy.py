@@ -49,6 +49,13 @@ Examples:
     help="Address ranges of pods, separated by commas. [default: the node's pod ranges]",
 )
 @click.option(
+    "--service-cidr",
+    default="",
+    metavar="RANGES",
+    help="Address ranges of cluster IPs, separated by commas, for API servers without ServiceCIDRs (before 1.33). If they "
+    "are unknown, spec.externalIPs are served only with --all-services.",
+)
+@click.option(
     "--pod-interface",
     default="",
     metavar="NAME",
@@ -159,6 +166,7 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
         node=options["node_name"] or socket.gethostname().lower(),
         all_services=options["all_services"],
         pod_ranges=_split(options["cluster_cidr"]),
+        service_ranges=_split(options["service_cidr"]),
         node_port_ranges=_split(options["nodeport_addresses"]),
         pods_interface=_interface(options["pod_interface"]),
         masquerade_all=options["masquerade_all"],
@@ -166,7 +174,7 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
         ignore_external_ips=options["ignore_external_ips"],
         conntrack=_conntrack(options) if options["all_services"] else None,
     )
-    node_addresses.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
+    node_addresses.check_ranges((*settings.pod_ranges, *settings.service_ranges, *settings.node_port_ranges))
     return settings
 
 

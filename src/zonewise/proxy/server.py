@@ -25,7 +25,7 @@ from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
 from zonewise.proxy import connection_stats, conntrack, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
-from zonewise.proxy.decide.rules import AddressLimits, PortName, PortRules
+from zonewise.proxy.decide.rules import PortName, PortRules, address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
@@ -53,11 +53,12 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`pod_ranges` empty: those of the Node object. `conntrack` None: the kernel's settings stay."""
+    """`pod_ranges` empty: those of the Node object. `service_ranges`: where there are no ServiceCIDRs. `conntrack` None: the kernel's settings stay."""
 
     node: str
     all_services: bool = False
     pod_ranges: tuple[str, ...] = ()
+    service_ranges: tuple[str, ...] = ()
     node_port_ranges: tuple[str, ...] = (node_addresses.PRIMARY,)
     pods_interface: str = ""
     masquerade_all: bool = False
@@ -119,7 +120,7 @@ class Proxy:
         """Decided, but not in the kernel yet: changes that it rejected wait here for the next sync."""
         self._changed_udp: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose stale flows are to be removed."""
-        self._service_cidrs = ServiceCidrs(client, self._node_changed)
+        self._service_cidrs = ServiceCidrs(client, self._node_changed, config.service_ranges)
         self._traffic = connection_stats.TrafficCount() if config.measure_traffic else None
 
     async def run(self, health: Health) -> None:
@@ -196,8 +197,11 @@ class Proxy:
 
     def _decide(self, keys: Iterable[Key]) -> None:
         place = self._informers.place()
-        cidrs = _networks(self._service_cidrs.cidrs)
-        self._rules.limits = AddressLimits(not self._config.ignore_external_ips, cidrs)
+        self._rules.limits = address_limits(
+            self._service_cidrs.cidrs,
+            all_services=self._config.all_services,
+            ignore_external_ips=self._config.ignore_external_ips,
+        )
         for key in keys:
             before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)

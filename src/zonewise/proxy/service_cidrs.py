@@ -1,7 +1,7 @@
 """ServiceCIDRs of the cluster: no Service may claim an address in them as an external one.
 
-A proxy that serves every Service also drops traffic to their unallocated addresses. Without the ServiceCIDR API, in an old
-API server, neither happens.
+A proxy that serves every Service also drops traffic to their unallocated addresses. API servers before Kubernetes 1.33 have
+no ServiceCIDRs: the ranges of a flag count there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _log = log.get_logger(__name__)
 
 
 class ServiceCidrs:
-    """Calls `on_change` when `cidrs` changes."""
+    """Calls `on_change` when `cidrs` changes. `fallback` counts while the API server has none to read."""
 
-    def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
+    def __init__(self, client: Client, on_change: Callable[[], None], fallback: tuple[str, ...] = ()) -> None:
         self._client = client
         self._on_change = on_change
-        self.cidrs: tuple[str, ...] = ()
+        self.cidrs = fallback
         self.known = asyncio.Event()
         """Set after the first answer, even if there are none."""
 
@@ -33,7 +33,8 @@ class ServiceCidrs:
         try:
             self._set((await self._client.list(SERVICE_CIDRS)).items)
         except (NotFound, Forbidden) as error:
-            _log.warning("ServiceCIDRs unavailable, cluster IPs are not protected from external IPs", error=str(error))
+            if not self.cidrs:
+                _log.warning("service ranges unknown, set --service-cidr", error=str(error))
             self.known.set()
             return
         except ApiError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from zonewise.proxy.decide.rules import (
     PortRefusal,
     PortRules,
     Scope,
+    address_limits,
     desired_rules,
     is_served,
 )
@@ -94,12 +94,19 @@ def test_addresses_are_split_by_family() -> None:
     [
         pytest.param(NO_LIMITS, ("10.96.0.7", "1.2.3.4"), ("10.96.0.8", "5.6.7.8"), id="none"),
         pytest.param(
-            AddressLimits(service_ranges=(ip_network("10.96.0.0/16"), ip_network("fd96::/112"))),
+            address_limits(("10.96.0.0/16", "fd96::/112")),
             ("1.2.3.4",),
             ("5.6.7.8",),
             id="cluster IPs of other Services",
         ),
-        pytest.param(AddressLimits(external_ips=False), (), ("10.96.0.8", "5.6.7.8"), id="no external IPs"),
+        pytest.param(address_limits((), ignore_external_ips=True), (), ("10.96.0.8", "5.6.7.8"), id="no external IPs"),
+        pytest.param(address_limits(()), (), ("10.96.0.8", "5.6.7.8"), id="unknown service ranges"),
+        pytest.param(
+            address_limits((), all_services=True),
+            ("10.96.0.7", "1.2.3.4"),
+            ("10.96.0.8", "5.6.7.8"),
+            id="unknown service ranges, but all cluster IPs are ours",
+        ),
     ],
 )
 def test_limits_bar_external_addresses(

@@ -49,9 +49,10 @@ class AddressLimits(NamedTuple):
 
     `service_ranges`: the cluster's own. An external IP among them would take the traffic of another Service's cluster IP
     (CVE-2020-8554), also where another proxy serves that one.
+    `no_external_ips`: why no externalIPs are served; empty if they are.
     """
 
-    external_ips: bool = True
+    no_external_ips: str = ""
     service_ranges: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def reserved(self, address: str) -> bool:
@@ -59,6 +60,20 @@ class AddressLimits(NamedTuple):
 
 
 NO_LIMITS: Final = AddressLimits()
+
+
+def address_limits(
+    service_ranges: Iterable[str], *, all_services: bool = False, ignore_external_ips: bool = False
+) -> AddressLimits:
+    """A proxy of some Services does not see the cluster IPs of the others: without the ranges it serves no externalIPs,
+    which authors of Services choose. Load balancer addresses are chosen by controllers, and stay.
+    """
+    networks = tuple(ip_network(text, strict=False) for text in service_ranges)
+    if ignore_external_ips:
+        return AddressLimits("this proxy ignores externalIPs", networks)
+    if not networks and not all_services:
+        return AddressLimits("the cluster's service ranges are unknown; set --service-cidr")
+    return AddressLimits(service_ranges=networks)
 
 
 class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -173,7 +188,7 @@ def _external_addresses(
     external = dict.fromkeys(_of_family(family, service.spec.external_ips))
     ingress = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip_mode == "VIP")
     balancers = dict.fromkeys(_of_family(family, ingress)) if service.spec.type == "LoadBalancer" else {}
-    barred = {} if limits.external_ips else dict.fromkeys(external, "this proxy ignores externalIPs")
+    barred = dict.fromkeys(external, limits.no_external_ips) if limits.no_external_ips else {}
     reserved = (address for address in (*external, *balancers) if limits.reserved(address))
     barred |= dict.fromkeys(reserved, "it is within the cluster's service ranges")
     return (
