@@ -311,6 +311,42 @@ async def test_broken_secret_error_tells_what_to_do(client: Client, namespace: s
         await shared(client, namespace).current(utc_now())
 
 
+async def set_keys(client: Client, namespace: str, stored: bytes) -> None:
+    patch = MergePatch({"data": {"caller-keys": base64.b64encode(stored).decode()}})
+    await client.patch(SECRETS, SECRET, patch, namespace)
+
+
+@pytest.mark.parametrize("torn", [b"", b"v1\nabc", b"\xff"], ids=["empty", "cut", "no text"])
+async def test_torn_caller_keys_are_replaced_at_the_start(client: Client, namespace: str, torn: bytes) -> None:
+    before = await shared(client, namespace).current(utc_now())
+    await set_keys(client, namespace, torn)
+    started = await shared(client, namespace).current(utc_now())
+    assert fingerprints(started) == fingerprints(before)
+    assert len(started.keys.members) == 1
+    assert started.keys != before.keys
+    assert (await stored(client, namespace)).keys == started.keys
+
+
+async def test_torn_caller_keys_are_restored_by_a_replica_that_knows_them(client: Client, namespace: str) -> None:
+    replica = shared(client, namespace)
+    before = await replica.current(utc_now())
+    await set_keys(client, namespace, b"v1\nabc")
+    assert (await replica.current(utc_now(), before.keys.members[0].text)).keys == before.keys
+    assert (await stored(client, namespace)).keys == before.keys
+
+
+async def test_caller_keys_of_a_newer_release_are_refused_and_left(client: Client, namespace: str) -> None:
+    await shared(client, namespace).current(utc_now())
+    await set_keys(client, namespace, b"v2\nwhatever")
+    before = await client.get(SECRETS, SECRET, namespace)
+    with pytest.raises(
+        CertificateError, match=f"secret {namespace}/{SECRET}: .*run the release that wrote it"
+    ) as caught:
+        await shared(client, namespace).current(utc_now())
+    assert "delete" not in str(caught.value)
+    assert await client.get(SECRETS, SECRET, namespace) == before
+
+
 def grant(namespace: str, user: str) -> tuple[dict[str, Any], dict[str, Any]]:
     name = f"test-{namespace}"
     rules = [

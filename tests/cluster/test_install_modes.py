@@ -62,7 +62,7 @@ def test_replacing_needs_the_right_to_delete(site: Site, tmp_path: Path) -> None
     needed = rights_to_install(SYSTEM)
     site.run_ok("install", "--mode", "own")
     config = account_with(site, [right for right in needed if right.verb != "delete"], tmp_path)
-    assert "forbidden: delete of validatingadmissionpolicybindings" in install_with(config, "--force-conflicts").stderr
+    assert "forbidden: delete of rolebindings" in install_with(config, "--force-conflicts").stderr
     grant(site, needed)
     result = install_with(config)
     assert result.returncode == 0, result.stderr

@@ -123,9 +123,12 @@ class Audit:
         ]
 
     def _lines(self) -> Iterator[str]:
-        with self.log.open() as log:
-            log.seek(self._from)
-            yield from (line for line in log if line.endswith("\n"))  # the last line may be incomplete
+        """Whole ones: the last may be incomplete, and so may the first have been at the time of `restart`."""
+        with self.log.open("rb") as log:
+            if self._from:
+                log.seek(self._from - 1)
+                log.readline()
+            yield from (line.decode() for line in log if line.endswith(b"\n"))
 
 
 def _call(line: str) -> Call | None:
