@@ -64,8 +64,8 @@ test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity fo
 	@ZONEWISE_FAULTS=long $(PYTEST) -n $(WORKERS) --dist loadgroup tests/storage
 
 .PHONY: test-faults
-test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, hours; the table goes to docs/reliability.md.
-	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) tests/faults
+test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, about an hour; the table goes to docs/reliability.md.
+	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults
 
 .PHONY: fuzz
 fuzz: .venv/.synced ## Fuzz all that reads foreign input (FUZZ="dns dumps" RUNS=1000000, or REPLAY=build/fuzz/NAME-crash-...).
