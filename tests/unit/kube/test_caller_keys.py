@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.server.caller_keys import KEY, KEYS_FIELD, CallerKey, CallerKeyError, CallerKeys, KeyLifetimes
+from zonewise.kube.server.caller_keys import KEY, KEYS_FIELD, CallerKey, CallerKeys, KeyLifetimes
+from zonewise.objects.stored import NewerError
 
 NOW = dt.datetime(2026, 11, 18, tzinfo=dt.UTC)
 MINUTE = dt.timedelta(minutes=1)
@@ -27,18 +28,48 @@ def test_stored_keys_are_read_back() -> None:
     assert text(both) not in repr(both)
 
 
-UNREADABLE = {
-    "a newer version": (b"v2\nwhatever", "version 'v2', not v1"),
-    "empty": (b"", "version ''"),
-    "not a key": (b"v1\nabc 2026-11-18T00:00:00+00:00", "can't be read"),
-    "no time": (b"v1\n" + b"a" * 64, "can't be read"),
-    "a time without zone": (b"v1\n" + b"a" * 64 + b" 2026-11-18T00:00:00", "can't be read"),
+STORED = f"v1\n{'a' * 64} 2026-11-18T00:00:00+00:00"
+TORN = {
+    "empty": b"",
+    "no version": b"\xff\xfe\0",
+    "a cut version": b"v",
+    "not a key": b"v1\nabc 2026-11-18T00:00:00+00:00",
+    "no time": b"v1\n" + b"a" * 64,
+    "a time without zone": b"v1\n" + b"a" * 64 + b" 2026-11-18T00:00:00",
 }
 
 
-@pytest.mark.parametrize(("stored", "problem"), UNREADABLE.values(), ids=UNREADABLE)
-def test_unreadable_keys_are_named_and_not_shown(stored: bytes, problem: str) -> None:
-    with pytest.raises(CallerKeyError, match=problem) as caught:
+@pytest.mark.parametrize("stored", TORN.values(), ids=TORN)
+def test_torn_keys_are_none_and_new_ones_are_due(stored: bytes) -> None:
+    keys = CallerKeys.from_secret({KEYS_FIELD: stored})
+    assert keys.is_torn
+    assert keys.members == ()
+    assert keys.renewal_due(NOW, LIFETIMES)
+    (made,) = (renewed := keys.renewed(NOW, LIFETIMES)).members
+    assert made.made == NOW
+    assert CallerKeys.from_secret(renewed.to_secret()) == renewed
+    assert not renewed.is_torn
+
+
+@given(st.integers(0, len(STORED)), st.binary(max_size=8))
+def test_nothing_is_accepted_from_torn_keys_but_whole_ones(length: int, rest: bytes) -> None:
+    keys = CallerKeys.from_secret({KEYS_FIELD: STORED.encode()[:length] + b"\n" + rest})
+    assert {key.text for key in keys.members} <= {"a" * 64}
+
+
+def test_whole_keys_beside_a_torn_one_stay_and_are_written_again() -> None:
+    keys = CallerKeys.from_secret({KEYS_FIELD: FIRST.to_secret()[KEYS_FIELD] + b"\n" + b"b" * 60})
+    assert keys.is_torn
+    assert keys.members == FIRST.members
+    assert keys.renewal_due(NOW, LIFETIMES, text(FIRST)), "the damage is not left in the Secret"
+    assert keys.renewed(NOW, LIFETIMES, text(FIRST)) == FIRST
+
+
+@pytest.mark.parametrize("stored", [b"v2\nwhatever", b"v12", STORED.replace("v1", "v3").encode()])
+def test_keys_of_a_newer_release_are_refused_and_not_shown(stored: bytes) -> None:
+    with pytest.raises(
+        NewerError, match=r"caller-keys has format version \d+, .* run the release that wrote it"
+    ) as caught:
         CallerKeys.from_secret({KEYS_FIELD: stored})
     assert "a" * 64 not in str(caught.value)
 

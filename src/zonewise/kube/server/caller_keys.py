@@ -16,17 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from zonewise.errors import ZonewiseError
+from zonewise.objects.stored import require_known
 from zonewise.redaction import CALLER_KEY
 
 KEYS_FIELD: Final = "caller-keys"
 KEY: Final = re.compile(CALLER_KEY)
-_VERSION: Final = "v1"
+_VERSION: Final = 1
+_VERSION_LINE: Final = re.compile(r"v([0-9]{1,9})")
 _MOST: Final = 3
-
-
-class CallerKeyError(ZonewiseError):
-    """What is stored as our caller keys can't be used."""
 
 
 class CallerKey(NamedTuple):
@@ -47,25 +44,29 @@ class KeyLifetimes:
 
 @dataclass(frozen=True, slots=True)
 class CallerKeys:
-    """Those that are accepted, oldest first."""
+    """Those that are accepted, oldest first. `is_torn`: what is stored was damaged, and is due to be written again."""
 
     members: tuple[CallerKey, ...] = ()
+    is_torn: bool = False
 
     @classmethod
     def from_secret(cls, data: Mapping[str, bytes]) -> CallerKeys:
-        """Reads what `to_secret` wrote; absent means none yet."""
-        version, *lines = data.get(KEYS_FIELD, _VERSION.encode()).decode(errors="replace").splitlines() or [""]
-        if version != _VERSION:
-            raise CallerKeyError(
-                f"{KEYS_FIELD} is of version {version[:8]!r}, not {_VERSION}: a newer release wrote it"
-            )
-        try:
-            return cls(tuple(_parse(line) for line in lines))
-        except ValueError:
-            raise CallerKeyError(f"{KEYS_FIELD} can't be read") from None  # the cause would show the line
+        """Reads what `to_secret` wrote; absent means none yet. Of a damaged text, the lines with a whole key count.
+
+        Raises NewerError.
+        """
+        if KEYS_FIELD not in data:
+            return cls()
+        head, *lines = data[KEYS_FIELD].decode(errors="replace").splitlines() or [""]
+        version = _VERSION_LINE.fullmatch(head)
+        if version is None:
+            return cls(is_torn=True)
+        require_known(int(version[1]), _VERSION, KEYS_FIELD)
+        keys = tuple(key for line in lines if (key := _parse(line)))
+        return cls(keys, is_torn=len(keys) < len(lines))
 
     def to_secret(self) -> dict[str, bytes]:
-        lines = [_VERSION, *(f"{key.text} {key.made.isoformat()}" for key in self.members)]
+        lines = [f"v{_VERSION}", *(f"{key.text} {key.made.isoformat()}" for key in self.members)]
         return {KEYS_FIELD: "\n".join(lines).encode()}
 
     def accepts(self, text: str) -> bool:
@@ -90,6 +91,8 @@ class CallerKeys:
         `carried` is the key that they carry for certain. It is empty after a start: while we were away an API server may
         have shown the key, so a successor is due sooner. There is none while two keys wait to be carried.
         """
+        if self.is_torn:
+            return CallerKeys(self.members).renewed(now, lifetimes, carried)
         age = now - self.members[-1].made if self.members else dt.timedelta.max
         settled = 2 * lifetimes.settling
         if age >= (lifetimes.key if carried else settled) and len(self.members) < _MOST:
@@ -98,11 +101,10 @@ class CallerKeys:
         return CallerKeys(self.members[-1:]) if is_over else self
 
 
-def _parse(line: str) -> CallerKey:
+def _parse(line: str) -> CallerKey | None:
     text, _, made = line.partition(" ")
-    if not KEY.fullmatch(text):
-        raise ValueError("not a key")
-    moment = dt.datetime.fromisoformat(made)
-    if moment.tzinfo is None:
-        raise ValueError("a time without its zone")
-    return CallerKey(text, moment)
+    try:
+        moment = dt.datetime.fromisoformat(made)
+    except ValueError:
+        return None
+    return CallerKey(text, moment) if KEY.fullmatch(text) and moment.tzinfo is not None else None

@@ -12,6 +12,7 @@ import base64
 import datetime as dt
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from zonewise.kube.wire.errors import ApiError, Conflict, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.log import get_logger
 from zonewise.objects import SECRETS, Key, Secret
+from zonewise.objects.stored import NewerError
 
 _log = get_logger(__name__)
 
@@ -87,9 +89,18 @@ class SharedAuthorities:
 
     def _stored(self, secret: Secret) -> Authorities:
         try:
-            return Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
+            stored = Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
+        except NewerError as error:
+            raise CertificateError(f"secret {self._secret}: {error}") from error
         except CertificateError as error:
             raise CertificateError(f"secret {self._secret}: {error}; delete it to have it recreated") from error
+        return self._with_whole_keys(stored) if stored.keys.is_torn else stored
+
+    def _with_whole_keys(self, stored: Authorities) -> Authorities:
+        """Damaged keys are restored as they were, if this replica knows them: configurations carry one of them."""
+        keys = self._known.keys.members or stored.keys.members
+        _log.warning("caller keys damaged, replacing them", name=str(self._secret), kept=len(keys))
+        return replace(stored, keys=CallerKeys(keys, is_torn=True))
 
     def _body(self, authorities: Authorities, resource_version: str = "") -> dict[str, object]:
         metadata = {"name": self._secret.name, "namespace": self._secret.namespace}

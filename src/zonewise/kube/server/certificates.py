@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from zonewise.errors import ZonewiseError
-from zonewise.kube.server.caller_keys import CallerKeyError, CallerKeys, KeyLifetimes
+from zonewise.kube.server.caller_keys import CallerKeys, KeyLifetimes
 
 CERTIFICATES_FIELD: Final = "ca.crt"
 KEYS_FIELD: Final = "ca.key"
@@ -134,7 +134,7 @@ class Authorities:
 
     @classmethod
     def from_secret(cls, data: Mapping[str, bytes]) -> Authorities:
-        """Reads what `to_secret` wrote; fields that are absent mean none yet."""
+        """Reads what `to_secret` wrote; fields that are absent mean none yet. Raises CertificateError, or NewerError."""
         bundle = data.get(CERTIFICATES_FIELD, b"")
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
@@ -142,11 +142,8 @@ class Authorities:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError means an encrypted key
             raise CertificateError(f"{CERTIFICATES_FIELD} or {KEYS_FIELD} is not plain PEM: {error}") from error
         by_public_key = {_public_bytes(key.public_key()): key for key in keys}
-        try:
-            caller_keys = CallerKeys.from_secret(data)
-        except CallerKeyError as error:
-            raise CertificateError(str(error)) from error
-        return cls(tuple(_pair(certificate, by_public_key) for certificate in certificates), caller_keys)
+        members = tuple(_pair(certificate, by_public_key) for certificate in certificates)
+        return cls(members, CallerKeys.from_secret(data))
 
     def to_secret(self) -> dict[str, bytes]:
         return {
