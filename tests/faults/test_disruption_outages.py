@@ -130,8 +130,8 @@ async def test_evictions_fail_closed_while_the_webhook_does_not_answer(ns: Disru
             await ns.scale(REPLICA_SETS, "web", 9)
             await ns.until_ready("web", 9)
     assert watcher.violations == []
-    row = "webhook black-holed: evictions are refused"
-    report(**outcome(row, HOLES, len(durations), gap_seconds=max(durations)))
+    facts = {"refused": len(durations), "gap_seconds": max(durations)}
+    report(**outcome("webhook black-holed", HOLES, len(durations), **facts))
 
 
 async def delete_and_scale(ns: DisruptionNamespace) -> None:

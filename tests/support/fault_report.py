@@ -17,12 +17,13 @@ import pytest
 FILE: Final = os.environ.get("ZONEWISE_FAULT_REPORT", "")
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 _PROPERTY: Final = "fault"
-_COLUMNS: Final = ("component", "fault", "rounds", "requests", "lost", "worst gap", "violations")
+_COLUMNS: Final = ("component", "fault", "rounds", "requests", "lost", "refused", "worst gap", "violations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRow:
     """`requests`: what clients asked of the component meanwhile, in the unit of `what`. `lost`: those without a right answer.
+    `refused`: those that failed closed, as declared for this fault.
 
     `gap_seconds`: the longest time without a right answer; None where requests are not made all the time.
     """
@@ -33,6 +34,7 @@ class FaultRow:
     requests: int
     what: str
     lost: int = 0
+    refused: int = 0
     gap_seconds: float | None = None
     violations: int = 0
 
@@ -44,6 +46,7 @@ class FaultRow:
             rounds=self.rounds + other.rounds,
             requests=self.requests + other.requests,
             lost=self.lost + other.lost,
+            refused=self.refused + other.refused,
             gap_seconds=max(gaps, default=None),
             violations=self.violations + other.violations,
         )
@@ -52,7 +55,8 @@ class FaultRow:
     def cells(self) -> tuple[str, ...]:
         gap = "" if self.gap_seconds is None else f"{self.gap_seconds:.2f} s"
         requests = f"{self.requests:,} {self.what}"
-        return (self.component, self.fault, f"{self.rounds:,}", requests, f"{self.lost:,}", gap, str(self.violations))
+        counts = (f"{self.rounds:,}", requests, f"{self.lost:,}", f"{self.refused:,}")
+        return (self.component, self.fault, *counts, gap, str(self.violations))
 
 
 Report = Callable[..., None]

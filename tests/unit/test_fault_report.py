@@ -25,9 +25,9 @@ def test_rows_of_one_fault_are_added_up_and_replace_the_last_table(
     assert page.read_text().splitlines() == [
         "before",
         "<!-- faults: begin -->",
-        "| component | fault | rounds | requests | lost | worst gap | violations |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| dns | killed | 3 | 2,700 queries | 0 | 0.25 s | 0 |",
+        "| component | fault | rounds | requests | lost | refused | worst gap | violations |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| dns | killed | 3 | 2,700 queries | 0 | 0 | 0.25 s | 0 |",
         "<!-- faults: end -->",
         "after",
     ]
