@@ -151,6 +151,8 @@ STRANDED = {
     "hard rule": ({SAME_ZONE: "Require"}, ["a"], False),
     "required region": ({"endpointslice.kubernetes.io/same-region": "Require"}, ["a"], True),
     "no rule": ({}, ["a"], False),
+    "topology keys beside groups of a former policy": ({KEYS: '["*"]'}, ["a"], True),
+    "topology keys": ({KEYS: '["*"]'}, ["zonewise-all"], False),
 }
 
 
@@ -210,6 +212,13 @@ def test_node_keeps_to_its_own_if_the_group_says_so(hinted: str, expected: list[
     )
     svc = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}
     assert addresses(find(service(annotations=svc), slice_of(one, two, consumer="a"))) == expected
+
+
+def test_topology_keys_hold_while_slices_have_groups_of_a_former_policy() -> None:
+    own = slice_of(endpoint("10.1.0.1", "a1", zones=["a"]), consumer="a")
+    others = slice_of(endpoint("10.2.0.1", "b1", zones=["b"]), name="web-2", consumer="b")
+    assert addresses(find(keys("topology.kubernetes.io/zone", "*"), own, others)) == ["10.1.0.1"]
+    assert addresses(find(keys("kubernetes.io/hostname"), own, others, at="b1")) == ["10.2.0.1"]
 
 
 def test_named_port_may_differ_between_slices() -> None:

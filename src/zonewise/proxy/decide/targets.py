@@ -29,7 +29,7 @@ from zonewise.routing import (
 )
 from zonewise.routing.endpoints import is_ready, usable
 from zonewise.routing.kube_proxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
-from zonewise.routing.policy import PolicyReading, SameDomain, Strength, TopologyKeys
+from zonewise.routing.policy import SameDomain, Strength, TopologyKeys
 from zonewise.routing.slice_memory import last_decision
 from zonewise.routing.weights_annotation import read_weights
 from zonewise.topology import REGION, ZONE
@@ -97,9 +97,9 @@ def find_targets(
     reading = read_policy(service)
     if not isinstance(reading.policy, TopologyKeys | SameDomain):
         return _by_hints([endpoint_slice for endpoint_slice, _ in ports], port, policies, location)
-    grouped = any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in ports)
-    if grouped and location.zone and not is_stranded(service, slices, location.zone):
-        return _by_group(reading, ports, policies, location)
+    grouped = location.zone and any(CONSUMER in endpoint_slice.metadata.labels for endpoint_slice, _ in ports)
+    if isinstance(reading.policy, SameDomain) and grouped and not is_stranded(service, slices, location.zone):
+        return _by_group(reading.policy, ports, policies, location)
     return _by_decision(service, ports, policies, location, previous)
 
 
@@ -210,15 +210,11 @@ def _endpoints(ports: _SlicePorts) -> list[Endpoint]:
     return [endpoint for endpoint_slice, _ in ports for endpoint in endpoint_slice.endpoints or ()]
 
 
-def _by_group(
-    reading: PolicyReading, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace
-) -> PortTargets:
+def _by_group(policy: SameDomain, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace) -> PortTargets:
     """The zone's group and endpoints shared with it; if none is usable, all endpoints that no hard rule excludes.
 
     Whether the node keeps to its own of these depends on all slices, so its name in their hints tells.
     """
-    policy = reading.policy
-    assert isinstance(policy, SameDomain)
     in_group: list[Endpoint] = []
     elsewhere: list[Endpoint] = []
     weights: dict[str, float] = {}
@@ -238,13 +234,18 @@ def _by_group(
 
 
 def is_stranded(service: Service, slices: Iterable[EndpointSlice], zone: str) -> bool:
-    """Whether a soft rule's endpoints are all in groups for other zones, which this node does not watch.
+    """Whether a rule needs endpoints in groups for other zones, which this node does not watch.
 
-    True while a zone is new, and permanently for a zone from which the controller expects no traffic.
+    True for a soft rule whose endpoints are all there: while a zone is new, and permanently for a zone from which the
+    controller expects no traffic. True for topology keys, which have no groups, until the slices of a former policy are gone.
     """
     policy = read_policy(service).policy
     if service.spec.selector is None:
         return False  # its slices are not written by the controller
+    if isinstance(policy, TopologyKeys):
+        return any(
+            endpoint_slice.metadata.labels.get(CONSUMER, CONSUMER_ALL) != CONSUMER_ALL for endpoint_slice in slices
+        )
     if not isinstance(policy, SameDomain) or Strength.REQUIRE in {policy.node, policy.zone}:
         return False
     return not any(
