@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -209,6 +210,7 @@ class QueryLog:
     """The answers to continuous queries and when they came; a missing answer is an empty one."""
 
     answers: list[tuple[float, list[str]]] = field(default_factory=list)
+    by_client: Counter[int] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -230,12 +232,14 @@ def continuous_queries(ask: Callable[[], list[str]], threads: int = 2) -> Iterat
     stop = threading.Event()
     log = QueryLog()
 
-    def work() -> None:
+    def work(client: int) -> None:
         while not stop.is_set():
             answer = ask()
             log.answers.append((time.monotonic(), answer))
+            log.by_client[client] += 1
 
-    running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+    log.by_client.update(dict.fromkeys(range(threads), 0))
+    running = [threading.Thread(target=work, args=(client,), daemon=True) for client in range(threads)]
     for thread in running:
         thread.start()
     try:
@@ -325,8 +329,9 @@ def test_killed_replica_costs_at_most_one_retry(plane: ControlPlane, report: Rep
 
 
 def _more(answers: QueryLog) -> None:
-    enough = len(answers) + 50
-    wait_for(lambda: len(answers) > enough)
+    """Of every client: none still waits for a replica that was killed, when the other one is."""
+    before = dict(answers.by_client)
+    wait_for(lambda: all(answers.by_client[client] >= count + 10 for client, count in before.items()))
 
 
 def _ask_either(replicas: list[Server], turn: int) -> list[str]:
