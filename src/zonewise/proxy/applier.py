@@ -1,7 +1,8 @@
 """Applies rulesets to the kernel; only this module changes nftables.
 
 A change is one transaction per family. If the kernel rejects it, or another program has changed our tables, one
-transaction replaces the whole table. Established connections survive both.
+transaction sets all rules in place; if that is rejected too, the table is deleted and created again, which ends session
+affinity. Established connections survive all three.
 """
 
 from __future__ import annotations
