@@ -6,7 +6,6 @@ what a stock kube-proxy makes of such hints.
 """
 
 from zonewise.api.names import DRAIN_ZONE
-from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decide import HintsForm, decide
 from zonewise.routing.decision import ClientChoice, Decision, choose
 from zonewise.routing.drain import NO_DRAIN, Drain, drained_zones
@@ -15,6 +14,7 @@ from zonewise.routing.hints_codec import HintsExpression, express, recall
 from zonewise.routing.kube_proxy import ProxyChoice, stock_choice
 from zonewise.routing.policy import Policy, PolicyReading, read_policy
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.routing_nodes import NODE_NAME, RoutingNodes
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 __all__ = [

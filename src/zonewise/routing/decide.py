@@ -13,14 +13,12 @@ from types import MappingProxyType
 from typing import Final
 
 from zonewise.objects import Endpoint, Service
-from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.decision import Decision
 from zonewise.routing.drain import NO_CONSUMERS, NO_DRAIN, Drain, drained_reason, not_drained_reason, split
 from zonewise.routing.endpoints import UsableEndpoints, usable
 from zonewise.routing.hints_codec import zone_consumers
 from zonewise.routing.hints_stable import hint_stably
 from zonewise.routing.hints_strict import hint_strictly
-from zonewise.routing.keys import key_reason, key_tiers
 from zonewise.routing.policy import (
     AutomaticHints,
     Distribution,
@@ -31,8 +29,10 @@ from zonewise.routing.policy import (
     read_policy,
 )
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason
+from zonewise.routing.routing_nodes import RoutingNodes
 from zonewise.routing.same_domain import plan_same_domain
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
+from zonewise.routing.topology_keys import key_reason, key_tiers
 from zonewise.routing.traffic_distribution import distribution_tiers
 from zonewise.topology import ZONE
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.drain import NO_CONSUMERS, NO_DRAIN, Drain
 from zonewise.routing.policy import PolicyReading
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.routing_nodes import RoutingNodes
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import Domains, RoutingNodes
 from zonewise.routing.decision import Decision, choose
+from zonewise.routing.routing_nodes import Domains, RoutingNodes
 from zonewise.routing.tiers import EVERYONE
 from zonewise.topology import ZONE
 

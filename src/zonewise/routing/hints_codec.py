@@ -18,11 +18,11 @@ from typing import Final
 
 from zonewise.api.names import DRAINED, DRAINED_EVENLY, NO_NODE
 from zonewise.objects import Endpoint, EndpointHints, Hint
-from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decision import Decision
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.load import Consumers, consumed_by, names
 from zonewise.routing.reason import RoutingCode, RoutingReason
+from zonewise.routing.routing_nodes import NODE_NAME, RoutingNodes
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 from zonewise.topology import HOSTNAME, REGION, ZONE
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.decision import ClientChoice, Decision
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.reason import RoutingReason
+from zonewise.routing.routing_nodes import RoutingNodes
 from zonewise.routing.tiers import EVERYONE, Tier
 from zonewise.topology import ZONE
 

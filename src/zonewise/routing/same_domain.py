@@ -13,11 +13,11 @@ from typing import Final
 
 from zonewise.objects import Endpoint
 from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import SameDomain, Strength
 from zonewise.routing.prefer import DEFAULT_OVERLOAD, Preference, PreferLimits, prefer
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.routing_nodes import NODE_NAME, RoutingNodes
 from zonewise.routing.same_node import OwnEndpoints, keep_to_nodes
 from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.load import Consumers, consumed_by, is_overload
+from zonewise.routing.routing_nodes import RoutingNodes
 from zonewise.routing.tiers import Tier
 
 

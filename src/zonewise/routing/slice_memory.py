@@ -13,9 +13,9 @@ import msgspec
 
 from zonewise.api.names import CONSUMER, ROUTING_STATE, STARTED
 from zonewise.objects import Endpoint, EndpointSlice, Service
-from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.hints_codec import recall
 from zonewise.routing.policy import AutomaticHints, Policy, SameDomain, Strength, policy_name, read_policy
+from zonewise.routing.routing_nodes import NODE_NAME, RoutingNodes
 from zonewise.routing.tiers import Memory
 from zonewise.topology import REGION, ZONE
 

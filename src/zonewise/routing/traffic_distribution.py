@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import NODE_NAME
 from zonewise.routing.policy import TrafficDistribution
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.routing_nodes import NODE_NAME
 from zonewise.routing.tiers import EVERYONE, Tier, own_tier
 from zonewise.topology import ZONE
 

@@ -21,8 +21,8 @@ from zonewise.api.names import (
 )
 from zonewise.objects import Endpoint, Service
 from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, choose, decide
-from zonewise.routing.cluster import NODE_NAME
 from zonewise.routing.endpoints import usable
+from zonewise.routing.routing_nodes import NODE_NAME
 from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.topology import REGION, ZONE
 

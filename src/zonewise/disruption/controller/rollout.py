@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from zonewise.api.names import RESERVED, UPDATE
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
 from zonewise.disruption.controller.workload_events import WorkloadEvents
-from zonewise.disruption.controller.workqueue import WorkloadQueue
+from zonewise.disruption.controller.workload_queue import WorkloadQueue
 from zonewise.disruption.decide.backoff import RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
 from zonewise.disruption.decide.ledger import ChargeSource

@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from zonewise.api.names import DELETION_COST, DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
 from zonewise.disruption.controller.workload_events import WorkloadEvents
-from zonewise.disruption.controller.workqueue import BATCH_SECONDS, WorkloadQueue
+from zonewise.disruption.controller.workload_queue import BATCH_SECONDS, WorkloadQueue
 from zonewise.disruption.decide.backoff import RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
 from zonewise.disruption.decide.ledger import ChargeSource
