@@ -25,10 +25,19 @@ class UpdateStrategy(View, frozen=True):
     rolling_update: RollingUpdate | None = None
 
 
+class TemplatePodSpec(View, frozen=True):
+    service_account_name: str = ""
+
+
+class PodTemplate(View, frozen=True):
+    spec: TemplatePodSpec = TemplatePodSpec()
+
+
 class DeploymentSpec(View, frozen=True):
     replicas: int = 1
     paused: bool = False
     strategy: UpdateStrategy = UpdateStrategy()
+    template: PodTemplate = PodTemplate()
 
 
 class DeploymentStatus(View, frozen=True):
@@ -113,6 +122,7 @@ class DaemonPodSpec(View, frozen=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     containers: tuple[DaemonContainer, ...] = ()
+    service_account_name: str = ""
 
 
 class DaemonPodTemplate(View, frozen=True):

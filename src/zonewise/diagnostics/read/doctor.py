@@ -22,7 +22,7 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
 from zonewise.objects import CONFIG_MAPS, LEASES, key_of
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS, RegisteredWebhook
-from zonewise.objects.apps import DAEMON_SETS
+from zonewise.objects.apps import DAEMON_SETS, DaemonSet, Deployment
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
 _SYSTEM: Final = "kube-system"
@@ -99,9 +99,11 @@ async def _review_own_rights(client: Client) -> dict[Right, bool]:
 async def _review_components(client: Client, snapshot: ClusterSnapshot) -> dict[str, dict[Right, bool]]:
     """Rights of the service accounts of the components that are installed."""
     by_component: dict[str, dict[Right, bool]] = {}
-    for namespace, name in [*map(key_of, snapshot.deployments), *map(key_of, snapshot.daemon_sets)]:
+    workloads: list[Deployment | DaemonSet] = [*snapshot.deployments, *snapshot.daemon_sets]
+    for workload in workloads:
+        namespace, name = key_of(workload)
         subject = {
-            "user": f"system:serviceaccount:{namespace}:{name}",
+            "user": f"system:serviceaccount:{namespace}:{workload.spec.template.spec.service_account_name}",
             "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"],
         }
         needed = sorted(rights_of_programs(namespace).get(name, ()))
