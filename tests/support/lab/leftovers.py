@@ -88,7 +88,7 @@ def end(run: str) -> None:
             except ProcessLookupError:
                 continue
         time.sleep(0.05)
-    shared_cluster.remove_abandoned()
+    shared_cluster.remove(run)
 
 
 def start_reaper(run: str) -> None:

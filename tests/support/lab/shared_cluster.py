@@ -84,14 +84,8 @@ def remove(run: str) -> None:
             _remove(runs() / run)
 
 
-def remove_abandoned() -> None:
-    """Control planes and Ceph clusters of runs that no worker uses any more."""
-    if runs().exists():
-        with _locked(runs() / "lock"):
-            _remove_abandoned()
-
-
 def _remove_abandoned() -> None:
+    """Control planes and Ceph clusters of runs that no worker uses any more."""
     for users in runs().glob("*/users"):
         descriptor = os.open(users, os.O_RDWR)
         try:
