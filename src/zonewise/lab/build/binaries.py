@@ -15,7 +15,16 @@ from zonewise.lab import paths
 DEFAULT_VERSION = "v1.36.3"
 SOURCES = Path(__file__).parent / "controlplane"
 BINARY = "lab"
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kwok")
+PROGRAMS = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "kwok",
+)
 STAGES = "kwok-stages.yaml"
 _VERSION = re.compile(r"v1\.\d+\.\d+")
 

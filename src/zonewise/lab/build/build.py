@@ -4,6 +4,8 @@ An interrupted build continues where it stopped, because Go keeps what it fetche
 each other, and the second finds the first one's result.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
@@ -37,34 +39,40 @@ _ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off"}
 def ensure(version: str, reporter: ProgressReporter, sources: Path = SOURCES) -> Binaries:
     """The build of this version, made now unless it is there."""
     directory = binaries.build_directory(version, sources)
-    if directory.is_dir():
-        return Binaries(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.with_name(f"{directory.name}.lock"), reporter):
-        if not directory.is_dir():
-            _build(version, sources, directory, reporter)
+    if once(directory, sources, reporter, lambda go, result: _build(go, version, sources, result, reporter)):
+        reporter.step(f"Kubernetes {version} is in {directory}")
     return Binaries(directory)
 
 
-def _build(version: str, sources: Path, directory: Path, reporter: ProgressReporter) -> None:
-    _remove_abandoned(directory)
-    with tempfile.TemporaryDirectory(prefix=_scratch_prefix(directory), dir=directory.parent) as scratch:
-        module, result = Path(scratch, "module"), Path(scratch, "result")
-        result.mkdir()
-        shutil.copytree(sources, module)
-        go = GoToolchain(module)
-        reporter.step(f"building Kubernetes {version} with {go.version()}: some minutes, once")
-        if version != DEFAULT_VERSION:
-            gomod.select(module, version, go.run)
-        _compile(go, version, result / BINARY, reporter)
-        for program in PROGRAMS:
-            (result / program).symlink_to(BINARY)
-        if version == DEFAULT_VERSION:
-            _write_stages(go, result / STAGES)
-        else:
-            _borrow_kwok(ensure(DEFAULT_VERSION, reporter, sources), result)
-        result.rename(directory)
-    reporter.step(f"Kubernetes {version} is in {directory}")
+def once(directory: Path, sources: Path, reporter: ProgressReporter, make: Callable[[GoToolchain, Path], None]) -> bool:
+    """Whether `make` had to fill the directory now, with Go in a copy of the sources; what is there is complete."""
+    if directory.is_dir():
+        return False
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(directory.with_name(f"{directory.name}.lock"), reporter):
+        if directory.is_dir():
+            return False
+        _remove_abandoned(directory)
+        with tempfile.TemporaryDirectory(prefix=_scratch_prefix(directory), dir=directory.parent) as scratch:
+            module, result = Path(scratch, "module"), Path(scratch, "result")
+            result.mkdir()
+            shutil.copytree(sources, module)
+            make(GoToolchain(module), result)
+            result.rename(directory)
+    return True
+
+
+def _build(go: GoToolchain, version: str, sources: Path, result: Path, reporter: ProgressReporter) -> None:
+    reporter.step(f"building Kubernetes {version} with {go.version()}: some minutes, once")
+    if version != DEFAULT_VERSION:
+        gomod.select(go.module, version, go.run)
+    compile_packages(go, ["."], [f"-ldflags={linker_flags(version)}"], result / BINARY, reporter)
+    for program in PROGRAMS:
+        (result / program).symlink_to(BINARY)
+    if version == DEFAULT_VERSION:
+        _write_stages(go, result / STAGES)
+    else:
+        _borrow_kwok(ensure(DEFAULT_VERSION, reporter, sources), result)
 
 
 def _borrow_kwok(default: Binaries, result: Path) -> None:
@@ -149,8 +157,12 @@ def _wanted(module: Path) -> str:
     return match[1] if match else ""
 
 
-def _compile(go: GoToolchain, version: str, binary: Path, reporter: ProgressReporter) -> None:
-    weights = _stale_packages(go, reporter)
+def compile_packages(
+    go: GoToolchain, packages: Sequence[str], options: Sequence[str], output: Path, reporter: ProgressReporter
+) -> None:
+    """Compile commands into the file, or the existing directory, `output`."""
+    chosen = ["-trimpath", *options]
+    weights = _stale_packages(go, packages, chosen, reporter)
     estimate = Estimate(weights, linking=int(sum(weights.values()) * _LINKING_WEIGHT) + 1)
     begin = time.monotonic()
 
@@ -160,10 +172,12 @@ def _compile(go: GoToolchain, version: str, binary: Path, reporter: ProgressRepo
         when = f", about {duration(left)} left" if left is not None else ""
         reporter.advance(f"{estimate.count} of {len(weights)} packages compiled{when}", estimate.fraction)
 
-    go.run(["build", "-v", "-trimpath", f"-ldflags={linker_flags(version)}", "-o", str(binary), "."], show)
+    go.run(["build", "-v", *chosen, "-o", str(output), *packages], show)
 
 
-def _stale_packages(go: GoToolchain, reporter: ProgressReporter) -> dict[str, int]:
+def _stale_packages(
+    go: GoToolchain, packages: Sequence[str], options: Sequence[str], reporter: ProgressReporter
+) -> dict[str, int]:
     """Which packages Go will compile, with the size of their sources; asking makes Go fetch the modules."""
     expected = len(gomod.required((go.module / "go.mod").read_text()))
     fetched = 0
@@ -175,7 +189,7 @@ def _stale_packages(go: GoToolchain, reporter: ProgressReporter) -> dict[str, in
             reporter.advance(f"{fetched} modules fetched", min(1.0, fetched / expected))
 
     template = '{{if .Stale}}{{.ImportPath}}\t{{.Dir}}\t{{join .GoFiles " "}}{{end}}'
-    listing = go.run(["list", "-deps", "-trimpath", "-f", template, "."], show)
+    listing = go.run(["list", "-deps", *options, "-f", template, *packages], show)
     return dict(_weigh(*line.split("\t")) for line in listing.splitlines() if line)
 
 

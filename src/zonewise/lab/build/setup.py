@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zonewise.errors import ZonewiseError
-from zonewise.lab.build import build
+from zonewise.lab.build import build, node_runtime
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import ProgressReporter
 
@@ -48,6 +48,9 @@ LIBRARIES = {
     "usr/lib/python3/dist-packages/rbd.*.so": "python3-rbd",
     "usr/lib/*/qemu/block-rbd.so": "qemu-block-extra",
 }
+# Of real nodes, beside containerd (`node_runtime`): commands, and files below /.
+NODE_PACKAGES = {"busybox": "busybox-static", "iptables": "iptables", "runc": "runc"}
+NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
@@ -80,6 +83,14 @@ def run(version: str, reporter: ProgressReporter, packages: Mapping[str, str] = 
         install(missing, "namespace nodes and storage", reporter)
     link_bindings(Path(sysconfig.get_path("platlib")))
     build.ensure(version, reporter)
+
+
+def prepare_real_nodes(reporter: ProgressReporter) -> None:
+    """What only real nodes need, when they are first asked for."""
+    missing = sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
+    if missing:
+        install(missing, "real nodes", reporter)
+    node_runtime.ensure(reporter)
 
 
 def install(packages: list[str], purpose: str, reporter: ProgressReporter) -> None:
@@ -117,6 +128,8 @@ def main() -> None:
     reporter = ProgressReporter(sys.stderr)
     try:
         run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
+        if arguments.tests:
+            prepare_real_nodes(reporter)
     except ZonewiseError as error:
         reporter.close()
         sys.exit(f"setup: {error}")

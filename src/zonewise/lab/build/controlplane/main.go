@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubeproxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // programs holds functions, not built commands: building two would register the
@@ -37,6 +39,7 @@ var programs = map[string]func(){
 	"kube-proxy":              func() { serve(kubeproxy.NewProxyCommand()) },
 	"kube-scheduler":          func() { serve(kubescheduler.NewSchedulerCommand()) },
 	"kubectl":                 runKubectl,
+	"kubelet":                 func() { serve(kubelet.NewKubeletCommand(context.Background())) },
 	"kwok":                    runKwok,
 }
 
