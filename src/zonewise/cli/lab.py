@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +14,6 @@ from zonewise.cli.completion import lab_names, zone_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from zonewise.lab.state import Lab
     from zonewise.lab.status import LabStatus
@@ -34,9 +34,9 @@ Example:
 def lab() -> None:
     """A real multi-zone Kubernetes cluster on this machine.
 
-    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of your user. There are two kinds of
-    nodes: namespace nodes run pods as real processes with their own addresses (needs root), and kwok nodes simulate
-    pods, by the thousand.
+    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of your user. There are three kinds of
+    nodes: namespace nodes run pods as real processes with their own addresses (needs root), real nodes run them as
+    containers with kubelet and containerd (--node-kind real, needs root), and kwok nodes simulate pods, by the thousand.
     """
 
 
@@ -58,9 +58,19 @@ _kube_version = click.option(
 )
 
 
+_node_kind = click.option(
+    "--node-kind",
+    type=click.Choice(["namespace", "real"]),
+    default="namespace",
+    show_default=True,
+    help="real: kubelet, containerd and containers. namespace: pods are processes of this machine.",
+)
+
+
 @lab.command(epilog="Example: zonewise lab setup")
 @_kube_version
-def setup(kube_version: str) -> None:
+@_node_kind
+def setup(kube_version: str, node_kind: str) -> None:
     """Prepare this machine: install system packages and build the lab's programs, once.
 
     `make setup` does the same. After an interruption, run it again to continue.
@@ -72,6 +82,8 @@ def setup(kube_version: str) -> None:
     reporter = ProgressReporter(sys.stderr)
     try:
         preparation.run(kube_version or DEFAULT_VERSION, reporter)
+        if node_kind == "real":
+            preparation.prepare_real_nodes(reporter)
     finally:
         reporter.close()
 
@@ -88,9 +100,8 @@ Examples:
 @click.option(
     "--zones", type=click.IntRange(0, 26), default=3, show_default=True, help="Number of zones; 0 for no nodes."
 )
-@click.option(
-    "--nodes", type=click.IntRange(0), default=None, help="Namespace nodes per zone.  [default: 2 as root, else 0]"
-)
+@click.option("--nodes", type=click.IntRange(0), default=None, help="Nodes per zone.  [default: 2 as root, else 0]")
+@_node_kind
 @click.option(
     "--kwok-nodes", type=click.IntRange(0), default=0, help="Total number of simulated nodes, spread over the zones."
 )
@@ -110,6 +121,7 @@ def up(
     name: str,
     zones: int,
     nodes: int | None,
+    node_kind: str,
     kwok_nodes: int,
     kube_version: str,
     controllers: str,
@@ -128,10 +140,11 @@ def up(
     """
     from zonewise.lab import labs
     from zonewise.lab.build import build
+    from zonewise.lab.build import setup as preparation
     from zonewise.lab.build.binaries import DEFAULT_VERSION
     from zonewise.lab.decide import addresses
     from zonewise.lab.progress import ProgressReporter
-    from zonewise.lab.state import LabOptions
+    from zonewise.lab.state import LabOptions, NodeKind
 
     options = LabOptions(
         zones=addresses.zone_names(zones) if zones else (),
@@ -144,10 +157,13 @@ def up(
         demo=demo,
         zonewise=zonewise,
         ceph=ceph,
+        node_kind=NodeKind(node_kind),
     )
     reporter = ProgressReporter(sys.stderr)
     try:
         build.ensure(options.version, reporter)
+        if options.has_real_nodes:
+            preparation.prepare_real_nodes(reporter)
         running = labs.up(name, options, reporter.step)
     finally:
         reporter.close()
@@ -265,15 +281,22 @@ def logs(name: str, follow: bool, process: str | None) -> None:
     if process is None:
         click.echo("\n".join(names))
     elif "/" in process:
-        _tail(nodes.log_path(_get(name), process), follow=follow)
+        _exec(nodes.logs_argv(_get(name), process, follow=follow))
     elif process not in names:
         raise ZonewiseError(f"lab {name!r} has no log of {process!r}: it has {', '.join(names) or 'none'}")
     else:
-        _tail(directory / f"{process}.log", follow=follow)
+        _exec(nodes.tail_argv(directory / f"{process}.log", follow=follow))
 
 
-def _tail(path: Path, *, follow: bool) -> NoReturn:
-    _exec(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
+@lab.command(epilog="Example: zonewise lab load shop.tar")
+@_named
+@click.argument("archive", type=click.Path(path_type=pathlib.Path))
+def load(name: str, archive: pathlib.Path) -> None:
+    """Load an image archive (`docker save`, `buildah push`) into every real node: `zonewise lab load shop.tar`."""
+    from zonewise.lab.nodes import nodes
+
+    for image in nodes.load_image(_get(name), archive):
+        click.echo(image)
 
 
 @lab.command(epilog="Example: zonewise lab cut zone-a")
@@ -373,9 +396,10 @@ def _describe(report: LabStatus) -> str:
     if report.problem:
         lines.append(f"  problem: {report.problem}; see `zonewise lab logs --name {report.name}`")
     if report.zones:
-        lines.append(f"  {'ZONE':24} {'NAMESPACE':>9} {'KWOK':>6} {'READY':>6}")
+        kind = "REAL" if any(zone.real_nodes for zone in report.zones) else "NAMESPACE"
+        lines.append(f"  {'ZONE':24} {kind:>9} {'KWOK':>6} {'READY':>6}")
         lines += [
-            f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
+            f"  {zone.name or '(none)':24} {zone.nodes - zone.kwok_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
             for zone in report.zones
         ]
     lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")

@@ -14,13 +14,13 @@ import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, slots, state
-from zonewise.lab.build import binaries
+from zonewise.lab.build import binaries, node_runtime
 from zonewise.lab.ceph import cluster
 from zonewise.lab.controlplane import controlplane, programs
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.decide import addresses
-from zonewise.lab.nodes import nodes
+from zonewise.lab.nodes import cgroups, nodes, real_nodes
 from zonewise.lab.state import Lab, LabOptions, LabPhase
 
 Progress = Callable[[str], None]
@@ -36,6 +36,7 @@ _FLAGS = {
     "demo": "--demo",
     "zonewise": "--zonewise",
     "ceph": "--ceph",
+    "node_kind": "--node-kind",
 }
 
 
@@ -43,6 +44,7 @@ def up(name: str, options: LabOptions, progress: Progress) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
     _check(name, options)
     built = binaries.find(options.version)
+    runtime = node_runtime.find() if options.has_real_nodes else None
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
@@ -51,7 +53,7 @@ def up(name: str, options: LabOptions, progress: Progress) -> Lab:
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
             _remove(name)
-        return _start(name, options, built, progress)
+        return _start(name, options, built, runtime, progress)
 
 
 def down(name: str, progress: Progress) -> bool:
@@ -109,17 +111,19 @@ def _check(name: str, options: LabOptions) -> None:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.zonewise and not options.has_namespace_nodes:
         raise UsageError("Zonewise runs in pods: ask for namespace nodes with --zones and --nodes")
+    if options.has_real_nodes and (options.demo or options.zonewise):
+        raise UsageError("--demo and --zonewise have no images yet: take namespace nodes for them")
     if options.has_namespace_nodes and os.geteuid() != 0:
         raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
     if options.has_namespace_nodes:
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
-def _start(name: str, options: LabOptions, built: binaries.Binaries, progress: Progress) -> Lab:
+def _start(name: str, options: LabOptions, built: binaries.Binaries, runtime: Path | None, progress: Progress) -> Lab:
     directory = state.directory_of(name)
     directory.mkdir(mode=0o700, parents=True)
     try:
-        lab = _enter(name, directory, options, built.directory)
+        lab = _enter(name, directory, options, built.directory, runtime)
         if options.has_namespace_nodes:
             progress("laying the network")
             nodes.prepare(lab)
@@ -148,14 +152,15 @@ def _leave_for_the_reader(name: str) -> None:
         _remove_nodes(name)
         cluster.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
+        _remove_cgroups(name)
 
 
-def _enter(name: str, directory: Path, options: LabOptions, built: Path) -> Lab:
+def _enter(name: str, directory: Path, options: LabOptions, built: Path, runtime: Path | None) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
     if options.has_namespace_nodes:
         _check_name_is_free(name, directory)
-    lab = Lab(name=name, directory=directory, slot=slot, binaries=built, options=options)
+    lab = Lab(name=name, directory=directory, slot=slot, binaries=built, options=options, runtime=runtime)
     lab.save()
     return lab
 
@@ -176,18 +181,16 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
         programs=tuple(program for program in Program if wanted.get(program, True)),
         controllers=options.controllers,
         address=_address(lab),
-        flags=_flags(options),
+        flags=_flags(lab),
         progress=progress,
     )
 
 
-def _flags(options: LabOptions) -> dict[Program, tuple[str, ...]]:
-    flags: dict[Program, tuple[str, ...]] = {}
-    if options.has_namespace_nodes:
-        flags[Program.CONTROLLER_MANAGER] = nodes.CONTROLLER_MANAGER_FLAGS
-    if options.zonewise:
-        flags[Program.APISERVER] = programs.WEBHOOKS_AT_PODS
-    return flags
+def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
+    manager = nodes.CONTROLLER_MANAGER_FLAGS if lab.options.has_namespace_nodes else ()
+    kubelets = real_nodes.api_server_flags(lab.directory / "pki") if lab.has_real_nodes else ()
+    webhooks = programs.WEBHOOKS_AT_PODS if lab.options.zonewise else ()
+    return {Program.CONTROLLER_MANAGER: manager, Program.APISERVER: (*kubelets, *webhooks)}
 
 
 def _start_ceph(lab: Lab, progress: Progress) -> None:
@@ -204,7 +207,7 @@ def _address(lab: Lab) -> str:
 def _add_nodes(lab: Lab, progress: Progress) -> None:
     options = lab.options
     if options.has_namespace_nodes:
-        progress(f"starting {len(options.zones) * options.nodes_per_zone} namespace nodes")
+        progress(f"starting {len(options.zones) * options.nodes_per_zone} {options.node_kind} nodes")
         nodes.up(lab)
     if options.kwok_nodes:
         from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
@@ -250,6 +253,8 @@ def _remove(name: str) -> None:
     """From the outside in: what uses the control plane first, the record last, so that it can be called again."""
     _remove_nodes(name)
     cluster.remove(state.directory_of(name) / "ceph")
+    controlplane.halt(state.directory_of(name))
+    _remove_cgroups(name)
     controlplane.remove(state.directory_of(name))
 
 
@@ -257,6 +262,13 @@ def _remove_nodes(name: str) -> None:
     lab = state.find(name)
     if lab is not None and lab.options.has_namespace_nodes:
         nodes.down(name, lab.slot)
+
+
+def _remove_cgroups(name: str) -> None:
+    """Once nothing can start any more. Waits for the end of all that ran in them, and so for the end of its mounts."""
+    lab = state.find(name)
+    if lab is not None and lab.has_real_nodes:
+        cgroups.remove(name)
 
 
 @contextmanager

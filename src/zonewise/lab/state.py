@@ -33,6 +33,13 @@ class LabPhase(StrEnum):
     READY = "ready"
 
 
+class NodeKind(StrEnum):
+    """What runs the pods of a lab's nodes."""
+
+    NAMESPACE = "namespace"  # an agent of ours: pods are processes of this machine
+    REAL = "real"  # kubelet and containerd: pods are containers
+
+
 class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for."""
 
@@ -46,10 +53,15 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     demo: bool = False
     zonewise: bool = False
     ceph: bool = False
+    node_kind: NodeKind = NodeKind.NAMESPACE
 
     @property
     def has_namespace_nodes(self) -> bool:
         return bool(self.zones) and self.nodes_per_zone > 0
+
+    @property
+    def has_real_nodes(self) -> bool:
+        return self.has_namespace_nodes and self.node_kind is NodeKind.REAL
 
 
 class Lab(Stored, frozen=True, kw_only=True):
@@ -60,6 +72,7 @@ class Lab(Stored, frozen=True, kw_only=True):
     slot: int
     binaries: Path
     options: LabOptions
+    runtime: Path | None = None  # of containers, on real nodes
     phase: LabPhase = LabPhase.STARTING
 
     @property
@@ -69,6 +82,10 @@ class Lab(Stored, frozen=True, kw_only=True):
     @property
     def nodes_per_zone(self) -> int:
         return self.options.nodes_per_zone
+
+    @property
+    def has_real_nodes(self) -> bool:
+        return self.options.has_real_nodes
 
     @property
     def node_kubeconfig(self) -> Path:

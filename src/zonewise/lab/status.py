@@ -13,7 +13,8 @@ from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
-from zonewise.lab.state import Lab, LabPhase
+from zonewise.lab.nodes import nodes, real_nodes
+from zonewise.lab.state import Lab, LabPhase, NodeKind
 from zonewise.objects.stored import NewerError
 
 _log = log.get_logger(__name__)
@@ -39,10 +40,11 @@ class LabZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
     kwok_nodes: int = 0
     ready_nodes: int = 0
     cut: bool = False
+    real_nodes: int = 0
 
     @property
     def nodes(self) -> int:
-        return self.namespace_nodes + self.kwok_nodes
+        return self.namespace_nodes + self.kwok_nodes + self.real_nodes
 
 
 class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -106,7 +108,7 @@ def of(lab: Lab) -> LabStatus:
 
 
 def _recorded(lab: Lab) -> LabStatus:
-    recorded = tuple(map(_process, [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]))
+    recorded = tuple(map(_process, processes_of(lab)))
     return LabStatus(
         name=lab.name,
         health=LabHealth.STARTING,
@@ -118,17 +120,26 @@ def _recorded(lab: Lab) -> LabStatus:
     )
 
 
+def processes_of(lab: Lab) -> list[processes.Process]:
+    """With those of real nodes, which these start and restart themselves."""
+    recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]
+    if lab.has_real_nodes:
+        for node in nodes.plan_of(lab).nodes:
+            recorded += real_nodes.units(lab.directory, node.name)
+    return recorded
+
+
 def _asked(lab: Lab, status: LabStatus) -> LabStatus:
     plane = ControlPlane.attach(lab.directory)
     status = msgspec.structs.replace(status, server=plane.server, kubeconfig=str(plane.kubeconfig))
     ended = [process.name for process in status.processes if not process.running]
     try:
         plane.request("GET", "/readyz")
-        nodes = plane.request("GET", "/api/v1/nodes?resourceVersion=0")["items"]
+        listed_nodes = plane.request("GET", "/api/v1/nodes?resourceVersion=0")["items"]
     except (OSError, http.client.HTTPException) as error:
         problem = f"{', '.join(ended)} ended" if ended else f"the API server does not answer: {error}"
         return msgspec.structs.replace(status, health=LabHealth.BROKEN, problem=problem)
-    zones = _zones(lab, nodes)
+    zones = _zones(lab, listed_nodes)
     health, problem = (LabHealth.BROKEN, f"{', '.join(ended)} ended") if ended else judge(zones)
     return msgspec.structs.replace(status, health=health, problem=problem, zones=zones)
 
@@ -153,12 +164,26 @@ def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[LabZoneStatus, ...]
     kinds: Counter[tuple[str, str]] = Counter()
     for node in nodes:
         zone = node["metadata"].get("labels", {}).get(ZONE, "")
-        kinds[zone, "kwok" if KWOK_ANNOTATION in node["metadata"].get("annotations", {}) else "namespace"] += 1
+        kinds[zone, _kind(node)] += 1
         kinds[zone, "ready"] += _is_ready(node)
     names = dict.fromkeys((*zones, *sorted(zone for zone, _ in kinds)))
     return tuple(
-        LabZoneStatus(name, kinds[name, "namespace"], kinds[name, "kwok"], kinds[name, "ready"]) for name in names
+        LabZoneStatus(
+            name,
+            kinds[name, "namespace"],
+            kinds[name, "kwok"],
+            kinds[name, "ready"],
+            real_nodes=kinds[name, NodeKind.REAL],
+        )
+        for name in names
     )
+
+
+def _kind(node: Any) -> str:
+    if KWOK_ANNOTATION in node["metadata"].get("annotations", {}):
+        return "kwok"
+    runtime = node.get("status", {}).get("nodeInfo", {}).get("containerRuntimeVersion", "")
+    return NodeKind.REAL if runtime.startswith("containerd://") else NodeKind.NAMESPACE
 
 
 def _is_ready(node: Any) -> bool:

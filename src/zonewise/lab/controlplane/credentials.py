@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zonewise.lab.controlplane import kubeconfig, pki, programs
-from zonewise.lab.controlplane.programs import ADMIN, ControlPlaneFiles
+from zonewise.lab.controlplane.programs import ADMIN, KUBELET_CLIENT, ControlPlaneFiles
 from zonewise.lab.records import write_private
 
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
@@ -23,8 +23,8 @@ def write(layout: ControlPlaneFiles, address: str, server: str) -> None:
     for name, user in programs.USERS.items():
         pair = authority.client(user.name, user.groups, now)
         kubeconfig.write(layout.kubeconfig(name), server, authority.pair.certificate_pem, user.name, pair)
-        if name == ADMIN:
-            pair.write(layout.pki, ADMIN)
+        if name in (ADMIN, KUBELET_CLIENT):
+            pair.write(layout.pki, name)
 
 
 def add_user(layout: ControlPlaneFiles, server: str, name: str, user: str, groups: Sequence[str]) -> Path:
@@ -32,3 +32,8 @@ def add_user(layout: ControlPlaneFiles, server: str, name: str, user: str, group
     pair = authority.client(user, groups, dt.datetime.now(dt.UTC))
     kubeconfig.write(layout.kubeconfig(name), server, authority.pair.certificate_pem, user, pair)
     return layout.kubeconfig(name)
+
+
+def add_server(layout: ControlPlaneFiles, directory: Path, name: str, hosts: Sequence[str]) -> None:
+    """A serving certificate for these hosts, as `name` in that directory."""
+    pki.LabAuthority.load(layout.pki).server(name, hosts, dt.datetime.now(dt.UTC)).write(directory, name)

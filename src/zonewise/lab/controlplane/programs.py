@@ -32,12 +32,15 @@ class LabUser(msgspec.Struct, frozen=True):
 
 
 ADMIN = "admin"
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
+"""What the API server is to kubelets."""
 USERS = {
     ADMIN: LabUser("admin", ("system:masters",)),
     Program.CONTROLLER_MANAGER: LabUser("system:kube-controller-manager"),
     Program.SCHEDULER: LabUser("system:kube-scheduler"),
     Program.KWOK: LabUser("kwok", ("system:masters",)),
     "kube-proxy": LabUser("system:kube-proxy"),
+    KUBELET_CLIENT: LabUser(KUBELET_CLIENT),
 }
 
 
@@ -139,6 +142,8 @@ def _controller_manager(settings: ControlPlaneConfig, layout: ControlPlaneFiles)
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={layout.pki / 'sa.key'}",
         f"--root-ca-file={layout.pki / 'ca.crt'}",
+        f"--cluster-signing-cert-file={layout.pki / 'ca.crt'}",
+        f"--cluster-signing-key-file={layout.pki / 'ca.key'}",
     ]
 
 

@@ -22,7 +22,7 @@ from zonewise.lab.decide import addresses
 from zonewise.lab.decide.addresses import AddressPlan
 from zonewise.lab.network import namespaces, network, shaping
 from zonewise.lab.network.shaping import Shaping
-from zonewise.lab.nodes import agents, sandbox
+from zonewise.lab.nodes import agents, real_nodes, sandbox
 from zonewise.lab.nodes import kube_proxy as stock_proxy
 
 READY_WITHIN_SECONDS = 60.0
@@ -53,6 +53,18 @@ class NamespaceNodes(Protocol):
         ...
 
     @property
+    def has_real_nodes(self) -> bool:
+        """Kubelet and containerd instead of our agent."""
+        ...
+
+    @property
+    def binaries(self) -> Path: ...
+    @property
+    def runtime(self) -> Path | None:
+        """containerd's directory, for real nodes."""
+        ...
+
+    @property
     def cluster_dns(self) -> str:
         """Where its pods find the cluster's DNS server; empty where there is none."""
         ...
@@ -76,7 +88,10 @@ def prepare(lab: NamespaceNodes) -> None:
 def up(lab: NamespaceNodes) -> None:
     """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
     plan = plan_of(lab)
-    agents.start(_config(lab), [node.name for node in plan.nodes])
+    if lab.has_real_nodes:
+        real_nodes.up(lab, plan.nodes)
+    else:
+        agents.start(_config(lab), [node.name for node in plan.nodes])
     program = lab.kube_proxy
     proxies = [stock_proxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
     plane = ControlPlane.attach(lab.directory)
@@ -133,12 +148,38 @@ def exec_argv(lab: NamespaceNodes, pod_or_node: str, argv: Sequence[str]) -> lis
     nodes = plan_of(lab).nodes
     for node in nodes:
         if node.name == pod_or_node:
-            return namespaces.command(node.namespace, argv)
+            inside = real_nodes.exec_argv(lab, node.name, argv) if lab.has_real_nodes else None
+            return inside or namespaces.command(node.namespace, argv)
+    if lab.has_real_nodes:
+        return [*_kubectl(lab, "exec", pod_or_node), "--", *argv]
     try:
         return sandbox.find(lab.name, lab.directory, nodes, pod_or_node).command(argv)
     except sandbox.NoPodError as error:
         known = ", ".join(node.name for node in nodes) or "none"
         raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
+
+
+def load_image(lab: NamespaceNodes, archive: Path) -> list[str]:
+    """Load an image archive into every real node; returns the names of its images."""
+    return real_nodes.load(lab, plan_of(lab).nodes if lab.has_real_nodes else (), archive)
+
+
+def _kubectl(lab: NamespaceNodes, verb: str, pod: str) -> list[str]:
+    """kubectl for one pod, by `name` or `namespace/name`."""
+    namespace, _, name = pod.rpartition("/")
+    kubectl = [str(lab.binaries / "kubectl"), f"--kubeconfig={lab.node_kubeconfig}"]
+    return [*kubectl, f"--namespace={namespace or 'default'}", verb, name]
+
+
+def logs_argv(lab: NamespaceNodes, pod: str, *, follow: bool) -> list[str]:
+    """The command line that prints a pod's output."""
+    if lab.has_real_nodes:
+        return [*_kubectl(lab, "logs", pod), *(["--follow"] if follow else [])]
+    return tail_argv(log_path(lab, pod), follow=follow)
+
+
+def tail_argv(path: Path, *, follow: bool) -> list[str]:
+    return ["tail", "-n", "+1", *(["-F"] if follow else []), str(path)]
 
 
 def log_path(lab: NamespaceNodes, pod: str, container: str = "") -> Path:
@@ -162,9 +203,16 @@ def _await_ready(lab: NamespaceNodes, plane: ControlPlane, wanted: set[str]) -> 
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
         if time.monotonic() > deadline:
-            log = processes.log_path(lab.directory, agents.process_name(missing[0]))
+            log = processes.log_path(lab.directory, _log_name(lab, missing[0]))
             raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
         time.sleep(0.05)
+
+
+def _log_name(lab: NamespaceNodes, node: str) -> str:
+    if not lab.has_real_nodes:
+        return agents.process_name(node)
+    runs = real_nodes.first_process(lab.directory, node)
+    return real_nodes.unit_name("kubelet", node) if runs else real_nodes.process_name(node)
 
 
 def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.StartedProxy]) -> None:

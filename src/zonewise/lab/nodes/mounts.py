@@ -1,0 +1,57 @@
+"""Mounts in the calling process's own mount namespace, by system call: a node's root takes thirty of them. See mount(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+from zonewise.errors import ZonewiseError
+
+_RDONLY: Final = 0x1
+_REMOUNT: Final = 0x20
+_BIND: Final = 0x1000
+_REC: Final = 0x4000
+_SHARED: Final = 0x100000
+_DETACH: Final = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountError(ZonewiseError):
+    pass
+
+
+def mount(kind: str, target: Path, options: str = "", source: str = "") -> None:
+    _mount(source or kind, target, kind, 0, options)
+
+
+def bind(source: Path, target: Path, *, recursive: bool = False, read_only: bool = False) -> None:
+    _mount(str(source), target, "", _BIND | (_REC if recursive else 0), "")
+    if read_only:
+        _mount("", target, "", _BIND | _REMOUNT | _RDONLY, "")
+
+
+def share(target: Path) -> None:
+    """From now on mounts of one container can be seen by others that ask for it, as volumes need."""
+    _mount("", target, "", _SHARED | _REC, "")
+
+
+def change_root(root: Path) -> None:
+    """Make this mount the root of the namespace and of every process in it. The old one goes, with all of its mounts."""
+    os.chdir(root)
+    _check(
+        _libc.pivot_root(b".", b"."), f"pivot_root to {root}"
+    )  # stacks the old root on the new one; see pivot_root(2)
+    _check(_libc.umount2(b".", _DETACH), f"umount of what was the root before {root}")
+    os.chdir("/")
+
+
+def _mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
+    arguments = (os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), os.fsencode(options))
+    _check(_libc.mount(*arguments), f"mount of {source or 'flags'} at {target}")
+
+
+def _check(result: int, action: str) -> None:
+    if result != 0:
+        raise MountError(f"{action} failed: {os.strerror(ctypes.get_errno())}")

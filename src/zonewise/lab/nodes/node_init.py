@@ -1,0 +1,118 @@
+"""First process of a real node: makes its root, starts containerd and kubelet, restarts them, reaps orphans.
+
+`python -m zonewise.lab.nodes.node_init CONFIG` is process 1 of the node's PID namespace. Its end ends every process of the
+node, containers too. A killed containerd or kubelet is started again after a second, as by a machine's service manager;
+containers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab.decide.containerd_config import SOCKET
+from zonewise.lab.nodes import cgroups, node_root
+
+_RESTART_SECONDS: Final = 1.0
+_STARTED_WITHIN_SECONDS: Final = 60.0
+
+
+class NodeUnit(msgspec.Struct, frozen=True):
+    argv: tuple[str, ...]
+    log: str
+
+
+class NodeInitConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """As JSON on the command line."""
+
+    node: str
+    directory: str
+    """The node's own, below the lab's."""
+    lab_directory: str
+    readable: tuple[str, ...]
+    """Directories with programs that the node runs."""
+    cgroups: tuple[str, ...]
+    etc: dict[str, str]
+    path: str
+    containerd: NodeUnit
+    kubelet: NodeUnit
+    image_import: tuple[str, ...]
+    """The command that loads an image archive, whose path is added."""
+    images: tuple[str, ...]
+
+
+def main(config: NodeInitConfig) -> None:
+    cgroups.join([Path(cgroup) for cgroup in config.cgroups])
+    node_root.enter(Path(config.directory), config.etc, Path(config.lab_directory), list(map(Path, config.readable)))
+    node_root.host_name(config.node)
+    os.environ["PATH"] = config.path
+    containerd = start(config.containerd)
+    _await_containerd(containerd)
+    for image in config.images:
+        _run((*config.image_import, image), config.containerd.log)
+    supervise({containerd: config.containerd, start(config.kubelet): config.kubelet})
+
+
+def start(unit: NodeUnit) -> int:
+    return os.posix_spawnp(
+        unit.argv[0],
+        unit.argv,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, unit.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE],
+    )
+
+
+def supervise(units: dict[int, NodeUnit]) -> None:
+    """Until killed. Every orphan of the node becomes a child of process 1, and is reaped here."""
+    while True:
+        pid, status = os.wait()
+        unit = units.pop(pid, None)
+        if unit is not None:
+            code = os.waitstatus_to_exitcode(status)
+            print(f"{Path(unit.argv[0]).name} ended with {code}, starting it again", flush=True)  # noqa: T201 - its log
+            time.sleep(_RESTART_SECONDS)
+            units[start(unit)] = unit
+
+
+def _await_containerd(pid: int) -> None:
+    deadline = time.monotonic() + _STARTED_WITHIN_SECONDS
+    while not _accepts(SOCKET):
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+        if ended or time.monotonic() > deadline:
+            raise ZonewiseError("containerd did not start: see its log")
+        time.sleep(0.02)
+
+
+def _accepts(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _run(argv: Sequence[str], log: str) -> None:
+    _, status = os.waitpid(start(NodeUnit(tuple(argv), log)), 0)
+    if status != 0:
+        raise ZonewiseError(f"`{' '.join(argv)}` failed: see {log}")
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=NodeInitConfig))

@@ -1,0 +1,228 @@
+"""Real nodes of a lab: kubelet, containerd and runc in the node's network namespace and its own mount, UTS and PID namespaces.
+
+Each node is one recorded process (`node_init`, below `unshare`), and its end is the end of everything in the node. What is left
+then are the node's cgroups and directory, which `lab down` removes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+import zonewise
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import processes
+from zonewise.lab.controlplane import programs
+from zonewise.lab.controlplane.controlplane import ControlPlane, StatusError
+from zonewise.lab.decide import containerd_config, kubelet_config
+from zonewise.lab.decide.addresses import NodePlan
+from zonewise.lab.decide.containerd_config import CNI_DIRECTORY
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import cgroups, images
+from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
+from zonewise.lab.processes import Process
+from zonewise.lab.records import write_private
+
+UNITS: Final = ("containerd", "kubelet")
+_NAMESPACES: Final = ("unshare", "--mount", "--uts", "--pid", "--propagation=private", "--fork", "--kill-child", "--")
+_SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+
+class RealNodes(Protocol):
+    """What real nodes must know of their lab."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def binaries(self) -> Path: ...
+    @property
+    def runtime(self) -> Path | None: ...
+    @property
+    def cluster_dns(self) -> str: ...
+
+
+def process_name(node: str) -> str:
+    return f"node-{node}"
+
+
+def unit_name(unit: str, node: str) -> str:
+    return f"{unit}-{node}"
+
+
+def api_server_flags(pki: Path) -> tuple[str, ...]:
+    """`kubectl logs` and `exec` go from the API server to kubelets, at addresses and with certificates that both verify."""
+    return (
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-certificate-authority={pki / 'ca.crt'}",
+        f"--kubelet-client-certificate={pki / f'{programs.KUBELET_CLIENT}.crt'}",
+        f"--kubelet-client-key={pki / f'{programs.KUBELET_CLIENT}.key'}",
+        "--enable-admission-plugins=NodeRestriction",
+    )
+
+
+def up(lab: RealNodes, plans: Sequence[NodePlan]) -> None:
+    """Start those nodes that do not run, without waiting for them."""
+    plane = ControlPlane.attach(lab.directory)
+    _let_api_server_ask_kubelets(plane)
+    archives = images.write(lab.directory / "images", _runtime(lab))
+    _write_pod_link_plugin(lab.directory / "cni")
+    for node in plans:
+        process = processes.find(lab.directory, process_name(node.name))
+        if process is None or not process.running:
+            _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
+            _start(lab, plane, node, archives)
+
+
+def units(directory: Path, node: str) -> list[Process]:
+    """containerd and kubelet of a node; one that does not run now has the id 0."""
+    running = {_command(pid): pid for pid in _children(first_process(directory, node))}
+    return [_process(unit_name(unit, node), running.get(unit, 0)) for unit in UNITS]
+
+
+def first_process(directory: Path, node: str) -> int:
+    """The id of the node's process 1 on this machine; 0 if the node does not run."""
+    recorded = processes.find(directory, process_name(node))
+    return next(iter(_children(recorded.pid)), 0) if recorded is not None and recorded.running else 0
+
+
+def load(lab: RealNodes, plans: Sequence[NodePlan], archive: Path) -> list[str]:
+    """Load an image archive into every node; returns the names of its images."""
+    if not plans or lab.runtime is None:
+        raise UsageError(f"lab {lab.name!r} has no real nodes to load images into: start one with --node-kind real")
+    return images.load(lab.runtime, [Path(f"/proc/{_running(lab, node.name)}/root") for node in plans], archive)
+
+
+def exec_argv(lab: RealNodes, node: str, argv: Sequence[str]) -> list[str]:
+    """The command line that runs argv in all namespaces of a node."""
+    target = f"--target={_running(lab, node)}"
+    return ["nsenter", target, "--mount", "--uts", "--net", "--pid", "--", *argv]
+
+
+def _running(lab: RealNodes, node: str) -> int:
+    pid = first_process(lab.directory, node)
+    if not pid:
+        log = processes.log_path(lab.directory, process_name(node))
+        raise ZonewiseError(f"node {node} of lab {lab.name!r} does not run: see {log}")
+    return pid
+
+
+def _runtime(lab: RealNodes) -> Path:
+    if lab.runtime is None:
+        raise ZonewiseError(f"lab {lab.name!r} was started without a container runtime: start it anew")
+    return lab.runtime
+
+
+def _let_api_server_ask_kubelets(plane: ControlPlane) -> None:
+    group = "rbac.authorization.k8s.io"
+    user = programs.USERS[programs.KUBELET_CLIENT].name
+    binding = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    _create(plane, _BINDING, binding)
+
+
+def _create(plane: ControlPlane, path: str, body: kubelet_config.Json) -> None:
+    try:
+        plane.request("POST", path, body)
+    except StatusError:
+        plane.request(
+            "GET", f"{path}/{body['metadata']['name']}"
+        )  # fine if it is there, otherwise this says what is wrong
+
+
+def _write_pod_link_plugin(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    plugin = directory / containerd_config.POD_LINK
+    plugin.write_text(containerd_config.POD_LINK_PLUGIN)
+    plugin.chmod(0o755)
+
+
+def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequence[Path]) -> None:
+    config = _configure(lab, plane, node, archives)
+    first = [sys.executable, "-m", "zonewise.lab.nodes.node_init", msgspec.json.encode(config).decode()]
+    command = namespaces.command(node.namespace, [*_NAMESPACES, *first])
+    processes.spawn(lab.directory, process_name(node.name), command)
+
+
+def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequence[Path]) -> NodeInitConfig:
+    """Write the node's files, and say what its first process does."""
+    directory, runtime = lab.directory / "nodes" / node.name, _runtime(lab)
+    directory.mkdir(parents=True, exist_ok=True)
+    kubeconfig = _write_credentials(plane, node, directory)
+    oom = containerd_config.may_raise_oom_priority(Path("/proc/self/status").read_text())
+    toml = containerd_config.config_toml(images.PAUSE, lab.directory / "cni", restrict_oom_score_adj=not oom)
+    (directory / "containerd.toml").write_text(toml)
+    kubelet = kubelet_config.kubelet_config(lab.name, node, directory, plane.ca_path, lab.cluster_dns)
+    write_private(directory / "kubelet.json", msgspec.json.encode(kubelet))
+    argv = kubelet_config.kubelet_argv(lab.binaries / "kubelet", directory / "kubelet.json", kubeconfig, node)
+    return NodeInitConfig(
+        node=node.name,
+        directory=str(directory),
+        lab_directory=str(lab.directory),
+        readable=tuple(map(str, _readable(lab))),
+        cgroups=tuple(map(str, cgroups.make(lab.name, node.name))),
+        etc=_etc(node),
+        path=f"{runtime}:{lab.binaries}:{_SYSTEM_PATH}",
+        containerd=_unit(lab, "containerd", node, ["containerd", "--config", str(directory / "containerd.toml")]),
+        kubelet=_unit(lab, "kubelet", node, argv),
+        image_import=tuple(images.import_argv(runtime)),
+        images=tuple(map(str, archives)),
+    )
+
+
+def _write_credentials(plane: ControlPlane, node: NodePlan, directory: Path) -> Path:
+    """The kubelet's serving certificate, and its kubeconfig."""
+    from zonewise.lab.controlplane import credentials  # noqa: PLC0415 - takes a tenth of a second
+
+    credentials.add_server(plane.layout, directory, "kubelet", [node.name, *map(str, node.address)])
+    return plane.add_user(unit_name("kubelet", node.name), *kubelet_config.node_user(node.name))
+
+
+def _unit(lab: RealNodes, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
+    return NodeUnit(tuple(argv), str(processes.log_path(lab.directory, unit_name(name, node.name))))
+
+
+def _readable(lab: RealNodes) -> list[Path]:
+    """Programs and Python, wherever they are."""
+    package = Path(zonewise.__file__).parent
+    return [lab.binaries, _runtime(lab), Path(sys.prefix), Path(sys.base_prefix), package]
+
+
+def _etc(node: NodePlan) -> dict[str, str]:
+    resolver = Path("/etc/resolv.conf")
+    return {
+        "hostname": f"{node.name}\n",
+        "hosts": kubelet_config.hosts_file(node),
+        "resolv.conf": kubelet_config.resolv_conf(resolver.read_text() if resolver.exists() else ""),
+        f"{CNI_DIRECTORY.removeprefix('/etc/')}/10-lab.conflist": msgspec.json.encode(
+            containerd_config.cni_network(node)
+        ).decode(),
+    }
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return []
+
+
+def _command(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _process(name: str, pid: int) -> Process:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Process(name, pid, processes.start_time(Path(f"/proc/{pid}/stat").read_text())[1])
+    return Process(name, 0, 0)
