@@ -16,7 +16,7 @@ from zonewise.lab import labs, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.nodes import nodes
-from zonewise.lab.state import Lab, LabOptions
+from zonewise.lab.state import Lab, LabOptions, NodeKind
 
 _PREFIX = "test-"
 
@@ -24,7 +24,10 @@ _PREFIX = "test-"
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if {"lab", "machine"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if {"real_lab", "real_machine"} & fixtures:
+            item.add_marker(pytest.mark.xdist_group("real-lab"))
+        elif {"lab", "machine"} & fixtures:
             item.add_marker(pytest.mark.xdist_group("lab"))
 
 
@@ -37,10 +40,33 @@ def lab() -> Iterator[Lab]:
     labs.down(name, lambda _step: None)
 
 
+@pytest.fixture(scope="session")
+def real_lab() -> Iterator[Lab]:
+    """Two zones with a real node in each: kubelet, containerd, kube-proxy."""
+    _remove_abandoned()
+    name = f"{_PREFIX}{os.getpid()}-real"
+    options = LabOptions(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, node_kind=NodeKind.REAL)
+    yield labs.up(name, options, lambda _step: None)
+    labs.down(name, lambda _step: None)
+
+
+@pytest.fixture
+async def real_pods(real_lab: Lab) -> AsyncIterator[Pods]:
+    """As `pods`, on real nodes: pods name an image."""
+    plane = ControlPlane.attach(real_lab.directory)
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    plane.wait_service_account(name)
+    async with Client(kubeconfig.load(real_lab.node_kubeconfig)) as client:
+        yield Pods(real_lab, client, name)
+    plane.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
 def _remove_abandoned() -> None:
     """Remove labs of killed test runs."""
     for name in state.names():
-        if name.startswith(_PREFIX) and not Path("/proc", name.removeprefix(_PREFIX)).exists():
+        pid = name.removeprefix(_PREFIX).removesuffix("-real")
+        if name.startswith(_PREFIX) and not Path("/proc", pid).exists():
             labs.down(name, lambda _step: None)
 
 

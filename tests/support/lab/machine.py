@@ -12,7 +12,9 @@ import msgspec
 
 from zonewise.lab import slots
 from zonewise.lab.controlplane import controlplane
+from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import cgroups
 from zonewise.lab.status import LabStatus
 
 ZONEWISE = Path(sys.executable).with_name("zonewise")
@@ -71,12 +73,35 @@ class Machine:
     def claims(self) -> list[Path]:
         return [owner for owner in slots.owners() if owner.is_relative_to(self.state)]
 
+    def cgroups(self) -> list[Path]:
+        roots = (hierarchy.path / lab_cgroup(name) for hierarchy in cgroups.known() for name in self.names)
+        return [root for root in roots if root.exists()]
+
+    def mounts(self) -> list[str]:
+        """In any mount namespace of a process that can be seen."""
+        lines = {line for path in Path("/proc").glob("[0-9]*/mountinfo") for line in _lines(path)}
+        return sorted(line for line in lines if str(self.state) in line)
+
+    def loop_devices(self) -> list[str]:
+        files = (line for path in Path("/sys/block").glob("loop*/loop/backing_file") for line in _lines(path))
+        return [file for file in files if str(self.state) in file]
+
     def assert_untouched(self) -> None:
         assert self.processes() == []
         assert not self.state.exists()
         assert self.claims() == []
         assert self.data() == []
         assert [namespace for name in self.names for namespace in namespaces.of_lab(name)] == []
+        assert self.cgroups() == []
+        assert self.mounts() == []
+        assert self.loop_devices() == []
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # it has ended
+        return []
 
 
 def until(holds: Callable[[], object]) -> None:

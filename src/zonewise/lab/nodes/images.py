@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ NAMESPACE: Final = "k8s.io"
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _AT_ONCE: Final = 2
 _LOADED_WITHIN_SECONDS: Final = 600
+_UNPACKED: Final = re.compile(r"^unpacking (\S+)", re.MULTILINE)
+"""What ctr prints of each image."""
 
 
 def write(directory: Path, runtime: Path) -> list[Path]:
@@ -66,7 +69,7 @@ def _load(runtime: Path, root: Path, archive: Path) -> list[str]:
     )
     if done.returncode != 0:
         raise ZonewiseError(f"{archive} could not be loaded: {done.stderr.strip()}")
-    return [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    return _UNPACKED.findall(done.stdout)
 
 
 def _pause(runtime: Path) -> ImageFiles:

@@ -32,7 +32,7 @@ class NodeUnit(msgspec.Struct, frozen=True):
 
 
 class NodeInitConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """As JSON on the command line."""
+    """A file of JSON, named on the command line."""
 
     node: str
     directory: str
@@ -115,4 +115,4 @@ def _run(argv: Sequence[str], log: str) -> None:
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=NodeInitConfig))
+    main(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=NodeInitConfig))

@@ -149,7 +149,9 @@ def _write_pod_link_plugin(directory: Path) -> None:
 
 def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequence[Path]) -> None:
     config = _configure(lab, plane, node, archives)
-    first = [sys.executable, "-m", "zonewise.lab.nodes.node_init", msgspec.json.encode(config).decode()]
+    record = Path(config.directory) / "init.json"
+    write_private(record, msgspec.json.encode(config))
+    first = [sys.executable, "-m", "zonewise.lab.nodes.node_init", str(record)]
     command = namespaces.command(node.namespace, [*_NAMESPACES, *first])
     processes.spawn(lab.directory, process_name(node.name), command)
 
