@@ -12,7 +12,7 @@ import pytest
 from support.lab.kubectl import Kubectl
 from support.lab.machine import Machine, until
 from support.lab.pods import Pods, eventually, main_status
-from zonewise.lab import status
+from zonewise.lab import processes, status
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.network import namespaces
@@ -102,10 +102,16 @@ def run_pod(directory: Path) -> None:
     until(lambda: plane.request("GET", "/api/v1/namespaces/default/pods/p")["status"]["phase"] == "Running")
 
 
+def parent_of(directory: Path) -> int:
+    process = processes.find(directory, real_nodes.process_name(NODE))
+    assert process is not None
+    return process.pid
+
+
 VICTIMS: dict[str, Callable[[Path], list[int]]] = {
     "nothing": lambda _directory: [],
     "containerd and kubelet": lambda directory: [pid_of(directory, unit) for unit in real_nodes.UNITS],
-    "the first process": lambda directory: [real_nodes.first_process(directory, NODE)],
+    "what started the first process": lambda directory: [parent_of(directory)],
 }
 
 

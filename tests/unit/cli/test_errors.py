@@ -276,6 +276,7 @@ WITHOUT_JSON = {
     "lab kubeconfig": "a path",
     "lab kubectl": "runs another program",
     "lab latency": "changes something",
+    "lab load": "changes something",
     "lab logs": "a log",
     "lab setup": "changes something",
     "man": "a manual page",

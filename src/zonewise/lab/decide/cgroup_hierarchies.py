@@ -15,6 +15,10 @@ SYSTEM: Final = "system"
 """Below a node's own cgroup: its init, containerd, kubelet and the containers' shims. Containers are in the kubelet's `kubepods`."""
 
 
+_USED: Final = frozenset({"cpu", "cpuset", "hugetlb", "memory", "pids"})
+"""By the kubelet on v2, which refuses a cgroup that lacks one of them that the machine's root has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     path: Path
@@ -34,9 +38,9 @@ def hierarchies(mounts: str) -> tuple[Hierarchy, ...]:
     return tuple(known.values())
 
 
-def has_unified_root(known: tuple[Hierarchy, ...]) -> bool:
-    """Whether kubelet and runc take this machine for v2."""
-    return any(hierarchy.unified and hierarchy.path == CGROUPS for hierarchy in known)
+def controllers_to_enable(available: str, enabled: str) -> list[str]:
+    """v2: what a cgroup must pass on to those below, from its cgroup.controllers and cgroup.subtree_control."""
+    return sorted(_USED & set(available.split()) - set(enabled.split()))
 
 
 def lab_cgroup(lab: str) -> str:

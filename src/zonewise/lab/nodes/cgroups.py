@@ -12,18 +12,16 @@ from typing import Final
 
 from zonewise.errors import ZonewiseError
 from zonewise.lab.decide.cgroup_hierarchies import (
+    CGROUPS,
     SYSTEM,
     Hierarchy,
-    has_unified_root,
+    controllers_to_enable,
     hierarchies,
     lab_cgroup,
     node_cgroup,
 )
 
 _PROCESSES: Final = "cgroup.procs"
-_ENABLED: Final = "cgroup.subtree_control"
-_NEEDED: Final = frozenset({"cpu", "cpuset", "memory", "pids"})
-"""By the kubelet, where the machine has v2."""
 _EMPTY_WITHIN_SECONDS: Final = 15.0
 
 
@@ -41,7 +39,7 @@ def make(lab: str, node: str) -> list[Path]:
     if not found:
         raise CgroupError("real nodes need cgroups, and none are mounted at /sys/fs/cgroup")
     for hierarchy in found:
-        _make(hierarchy, f"{node_cgroup(lab, node)}/{SYSTEM}", required=has_unified_root(found))
+        _make(hierarchy, f"{node_cgroup(lab, node)}/{SYSTEM}")
     return [hierarchy.path / node_cgroup(lab, node) / SYSTEM for hierarchy in found]
 
 
@@ -65,32 +63,28 @@ def remove(lab: str) -> None:
                 time.sleep(0.02)
 
 
-def _make(hierarchy: Hierarchy, name: str, *, required: bool) -> None:
+def _make(hierarchy: Hierarchy, name: str) -> None:
     cgroup = hierarchy.path
     for part in name.split("/"):
-        if hierarchy.unified:
-            _pass_controllers(cgroup, required=required)
+        if hierarchy.path == CGROUPS:
+            _pass_controllers(cgroup)
         cgroup /= part
         cgroup.mkdir(exist_ok=True)
         if hierarchy.has_cpusets:
             _copy_cpusets(cgroup)
 
 
-def _pass_controllers(cgroup: Path, *, required: bool) -> None:
-    """v2: let children have every controller that this cgroup has. In a container the root may be unable to, as it holds processes."""
-    available = (cgroup / "cgroup.controllers").read_text().split()
-    enabled = (cgroup / _ENABLED).read_text().split()
-    for controller in sorted(set(available) - set(enabled)):
+def _pass_controllers(cgroup: Path) -> None:
+    """v2: to the cgroups below. The root of a container may be unable to, as it holds processes itself."""
+    file = cgroup / "cgroup.subtree_control"
+    for controller in controllers_to_enable((cgroup / "cgroup.controllers").read_text(), file.read_text()):
         try:
-            (cgroup / _ENABLED).write_text(f"+{controller}")
+            file.write_text(f"+{controller}")
         except OSError as error:
-            if required and controller in _NEEDED:
-                raise CgroupError(
-                    f"the controller {controller} can't be enabled in {cgroup / _ENABLED} ({error.strerror}): "
-                    "run the lab on the machine itself, or move the processes of that cgroup into one below it"
-                ) from error
-    if required and (missing := sorted(_NEEDED - set(available))):
-        raise CgroupError(f"real nodes need the cgroup controllers {', '.join(missing)}, which {cgroup} does not have")
+            raise CgroupError(
+                f"the controller {controller} can't be enabled in {file} ({error.strerror}): "
+                "run the lab on the machine itself, or move the processes of that cgroup into one below it"
+            ) from error
 
 
 def _copy_cpusets(cgroup: Path) -> None:

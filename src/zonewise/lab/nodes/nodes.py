@@ -202,9 +202,10 @@ def _config(lab: NamespaceNodes) -> agents.AgentConfig:
 def _await_ready(lab: NamespaceNodes, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
-        if time.monotonic() > deadline:
+        ended = [node for node in missing if lab.has_real_nodes and not real_nodes.is_running(lab.directory, node)]
+        if ended or time.monotonic() > deadline:
             log = processes.log_path(lab.directory, _log_name(lab, missing[0]))
-            raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
+            raise ZonewiseError(f"nodes {', '.join(ended or missing)} did not become ready: see {log}")
         time.sleep(0.05)
 
 

@@ -75,10 +75,14 @@ def up(lab: RealNodes, plans: Sequence[NodePlan]) -> None:
     archives = images.write(lab.directory / "images", _runtime(lab))
     _write_pod_link_plugin(lab.directory / "cni")
     for node in plans:
-        process = processes.find(lab.directory, process_name(node.name))
-        if process is None or not process.running:
+        if not is_running(lab.directory, node.name):
             _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
             _start(lab, plane, node, archives)
+
+
+def is_running(directory: Path, node: str) -> bool:
+    process = processes.find(directory, process_name(node))
+    return process is not None and process.running
 
 
 def units(directory: Path, node: str) -> list[Process]:
