@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from zonewise.cli import printing
+from zonewise.cli import lab_status, printing
 from zonewise.cli.completion import lab_names, zone_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zonewise.lab.state import Lab
-    from zonewise.lab.status import LabStatus
 
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -92,6 +91,7 @@ def setup(kube_version: str, node_kind: str) -> None:
     epilog="""\b
 Examples:
   zonewise lab up                                    three zones, two namespace nodes in each
+  zonewise lab up --node-kind real                   the same with kubelet, containerd and containers
   zonewise lab up --name big --nodes 0 --kwok-nodes 1000
   zonewise lab up --controllers '*,-endpointslice-controller' --kube-proxy
 """
@@ -110,7 +110,7 @@ Examples:
     "--controllers", default="*", help="Value of kube-controller-manager's --controllers; '*,-name' for all but one."
 )
 @click.option("--no-scheduler", is_flag=True, help="Do not run kube-scheduler.")
-@click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace node.")
+@click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace or real node.")
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and print what to try.")
 @click.option("--ceph", is_flag=True, help="Also start a small real Ceph cluster with an OSD in every zone.")
 @click.option(
@@ -208,7 +208,7 @@ def status(ctx: click.Context, name: str, output: str) -> None:
     if output == "json":
         printing.echo_data(report, output)
     else:
-        click.echo(_describe(report))
+        click.echo(lab_status.describe(report))
     ctx.exit(0 if report.health is statuses.LabHealth.READY else 1)
 
 
@@ -251,7 +251,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 @click.argument("target")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
-    """Run a command inside a namespace node, or a pod on one.
+    """Run a command inside a namespace node or a real one, or a pod on it.
 
     TARGET is the name of a node or a pod, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
     """
@@ -268,7 +268,7 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
 def logs(name: str, follow: bool, process: str | None) -> None:
     """Print the log of a process; without PROCESS, list the logs. Also works after a failed start.
 
-    PROCESS may be NAMESPACE/POD, for a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
+    PROCESS may be NAMESPACE/POD, for a pod on a namespace node or a real one: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
     """
     from zonewise.errors import ZonewiseError
     from zonewise.lab import processes, state
@@ -377,34 +377,5 @@ def _print_up(running: Lab, output: str) -> None:
         return
     from zonewise.lab.demo import tour
 
-    click.echo(_headline(report))
+    click.echo(lab_status.headline(report))
     click.echo(tour.text(running, terminal=sys.stdout.isatty()))
-
-
-def _headline(report: LabStatus) -> str:
-    zones = (
-        f", {len(report.zones)} zones, {report.ready_nodes} of {report.nodes} nodes ready"
-        if report.zones
-        else ", no nodes"
-    )
-    server = f" at {report.server}" if report.server else ""
-    return f"lab {report.name} is {report.health}: Kubernetes {report.kube_version}{server}{zones}"
-
-
-def _describe(report: LabStatus) -> str:
-    lines = [_headline(report)]
-    if report.problem:
-        lines.append(f"  problem: {report.problem}; see `zonewise lab logs --name {report.name}`")
-    if report.zones:
-        kind = "REAL" if any(zone.real_nodes for zone in report.zones) else "NAMESPACE"
-        lines.append(f"  {'ZONE':24} {kind:>9} {'KWOK':>6} {'READY':>6}")
-        lines += [
-            f"  {zone.name or '(none)':24} {zone.nodes - zone.kwok_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
-            for zone in report.zones
-        ]
-    lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")
-    lines += [
-        f"  {process.name:24} {process.pid:9} {f'{process.memory_bytes >> 20} MiB' if process.running else 'ended':>9}"
-        for process in report.processes
-    ]
-    return "\n".join(lines)

@@ -105,9 +105,9 @@ def load(lab: RealNodes, plans: Sequence[NodePlan], archive: Path) -> list[str]:
 
 
 def exec_argv(lab: RealNodes, node: str, argv: Sequence[str]) -> list[str]:
-    """The command line that runs argv in all namespaces of a node."""
+    """The command line that runs argv in all namespaces of a node, with the node's programs in its path."""
     target = f"--target={_running(lab, node)}"
-    return ["nsenter", target, "--mount", "--uts", "--net", "--pid", "--", *argv]
+    return ["nsenter", target, "--mount", "--uts", "--net", "--pid", "--", "env", f"PATH={_path(lab)}", *argv]
 
 
 def _running(lab: RealNodes, node: str) -> int:
@@ -122,6 +122,10 @@ def _runtime(lab: RealNodes) -> Path:
     if lab.runtime is None:
         raise ZonewiseError(f"lab {lab.name!r} was started without a container runtime: start it anew")
     return lab.runtime
+
+
+def _path(lab: RealNodes) -> str:
+    return f"{_runtime(lab)}:{lab.binaries}:{_SYSTEM_PATH}"
 
 
 def _let_api_server_ask_kubelets(plane: ControlPlane) -> None:
@@ -178,7 +182,7 @@ def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Se
         readable=tuple(map(str, _readable(lab))),
         cgroups=tuple(map(str, cgroups.make(lab.name, node.name))),
         etc=_etc(node),
-        path=f"{runtime}:{lab.binaries}:{_SYSTEM_PATH}",
+        path=_path(lab),
         containerd=_unit(lab, "containerd", node, ["containerd", "--config", str(directory / "containerd.toml")]),
         kubelet=_unit(lab, "kubelet", node, argv),
         image_import=tuple(images.import_argv(runtime)),
