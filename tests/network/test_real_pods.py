@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.lab.kubectl import Kubectl, fetched
-from support.lab.pods import Pods, addresses, eventually
+from support.lab.pods import Json, Pods, addresses, eventually
 from zonewise.api.names import REGION, ZONE
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import status
@@ -156,6 +156,43 @@ async def test_files_written_to_the_node_stay_off_the_machine(real_pods: Pods) -
         f"{p}/{mark}" for p in ("etc", "run", "tmp", "var")
     ]
     assert places_with(mark) == []
+
+
+async def test_mounts_of_one_pod_reach_another_through_the_node(real_pods: Pods) -> None:
+    """As a storage driver's do."""
+    path = "/var/lib/kubelet/plugins/example"
+    volumes = [{"name": "shared", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]
+
+    def container(propagation: str, script: str) -> Json:
+        mount = {"name": "shared", "mountPath": "/shared", "mountPropagation": propagation}
+        rights = {"privileged": propagation == "Bidirectional"}
+        return {"image": IMAGE, "command": ["sh", "-c", script], "volumeMounts": [mount], "securityContext": rights}
+
+    script = (
+        "mkdir -p /shared/point && mount -t tmpfs none /shared/point && echo mounted >/shared/point/file; sleep 3600"
+    )
+    await real_pods.create("reader", FIRST, container("HostToContainer", "sleep 3600"), volumes=volumes)
+    await real_pods.ready("reader")
+    await real_pods.create("driver", FIRST, container("Bidirectional", script), volumes=volumes)
+    await real_pods.ready("driver")
+    kubectl = Kubectl(real_pods.lab, real_pods.namespace)
+
+    async def seen() -> bool:
+        return kubectl.inside("reader", "cat /shared/point/file || true") == "mounted\n"
+
+    assert await eventually(seen, "the mount is seen")
+    assert path not in Path("/proc/self/mountinfo").read_text()  # noqa: ASYNC240 - a file of the kernel
+
+
+async def test_pod_in_the_nodes_namespaces_sees_only_the_node(real_pods: Pods) -> None:
+    sleeping = {"image": IMAGE, "command": ["sleep", "3600"]}
+    await real_pods.create("host", FIRST, sleeping, hostPID=True, hostNetwork=True)
+    await real_pods.ready("host")
+    shown = Kubectl(real_pods.lab, real_pods.namespace).inside("host", "hostname; cat /proc/1/cmdline; ip -o addr")
+    plan = nodes.plan_of(real_pods.lab).node(FIRST)
+    assert shown.startswith(f"{FIRST}\n")
+    assert "zonewise.lab.nodes.node_init" in shown
+    assert f"inet {plan.address.v4}/" in shown
 
 
 def write_greeting(archive: Path, name: str) -> None:

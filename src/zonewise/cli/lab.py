@@ -159,6 +159,7 @@ def up(
         ceph=ceph,
         node_kind=NodeKind(node_kind),
     )
+    labs.check(name, options)
     reporter = ProgressReporter(sys.stderr)
     try:
         build.ensure(options.version, reporter)

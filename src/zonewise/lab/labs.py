@@ -14,7 +14,7 @@ import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, slots, state
-from zonewise.lab.build import binaries, node_runtime
+from zonewise.lab.build import binaries, node_runtime, setup
 from zonewise.lab.ceph import cluster
 from zonewise.lab.controlplane import controlplane, programs
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -42,9 +42,9 @@ _FLAGS = {
 
 def up(name: str, options: LabOptions, progress: Progress) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
-    _check(name, options)
+    check(name, options)
     built = binaries.find(options.version)
-    runtime = node_runtime.find() if options.has_real_nodes else None
+    runtime = _find_runtime() if options.has_real_nodes else None
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
@@ -100,13 +100,14 @@ def _shown(value: object) -> str:
             return str(value)
 
 
-def _check(name: str, options: LabOptions) -> None:
+def check(name: str, options: LabOptions) -> None:
+    """Raises UsageError for options that do not go together, before anything is built or started."""
     if options.ceph and not options.zones:
         raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_namespace_nodes:
-        raise UsageError("kube-proxy runs on namespace nodes: ask for some with --zones and --nodes")
+        raise UsageError("kube-proxy runs on namespace or real nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.zonewise and not options.has_namespace_nodes:
@@ -114,9 +115,17 @@ def _check(name: str, options: LabOptions) -> None:
     if options.has_real_nodes and (options.demo or options.zonewise):
         raise UsageError("--demo and --zonewise have no images yet: take namespace nodes for them")
     if options.has_namespace_nodes and os.geteuid() != 0:
-        raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
+        raise UsageError(
+            f"{options.node_kind} nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)"
+        )
     if options.has_namespace_nodes:
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
+
+
+def _find_runtime() -> Path:
+    if missing := setup.missing_for_real_nodes():
+        raise ZonewiseError(f"real nodes need the packages {', '.join(missing)}: install them, then try again")
+    return node_runtime.find()
 
 
 def _start(name: str, options: LabOptions, built: binaries.Binaries, runtime: Path | None, progress: Progress) -> Lab:

@@ -6,12 +6,14 @@ from zonewise.lab.status import LabHealth, LabZoneStatus, count, judge
 
 def test_nodes_are_counted_by_zone_and_kind() -> None:
     kwok = manifests(5, ["zone-a", "zone-b"], tainted=True)
-    real = {"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "zone-b"}}, "status": {}}
+    process = {"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "zone-b"}}, "status": {}}
     stray = {"metadata": {"name": "s"}}
-    assert count(("zone-a", "zone-b", "zone-c"), [*kwok, real, stray]) == (
+    info = {"nodeInfo": {"containerRuntimeVersion": "containerd://2.4.2"}}
+    real = {"metadata": {"name": "r", "labels": {"topology.kubernetes.io/zone": "zone-c"}}, "status": info}
+    assert count(("zone-a", "zone-b", "zone-c"), [*kwok, process, stray, real]) == (
         LabZoneStatus("zone-a", 0, 3, 3),
         LabZoneStatus("zone-b", 1, 2, 2),
-        LabZoneStatus("zone-c"),
+        LabZoneStatus("zone-c", real_nodes=1),
         LabZoneStatus("", 1, 0, 0),
     )
 

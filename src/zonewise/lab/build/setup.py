@@ -87,10 +87,14 @@ def run(version: str, reporter: ProgressReporter, packages: Mapping[str, str] = 
 
 def prepare_real_nodes(reporter: ProgressReporter) -> None:
     """What only real nodes need, when they are first asked for."""
-    missing = sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
+    missing = missing_for_real_nodes()
     if missing:
         install(missing, "real nodes", reporter)
     node_runtime.ensure(reporter)
+
+
+def missing_for_real_nodes() -> list[str]:
+    return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
 
 
 def install(packages: list[str], purpose: str, reporter: ProgressReporter) -> None:

@@ -1,0 +1,43 @@
+"""Options of a lab that do not go together are refused before anything is built or started."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from zonewise.errors import UsageError
+from zonewise.lab import labs
+from zonewise.lab.state import LabOptions, NodeKind
+
+ZONES = ("zone-a",)
+REFUSED = {
+    "Ceph without zones": (LabOptions(ceph=True), "--zones"),
+    "kwok nodes without zones": (LabOptions(kwok_nodes=1), "--zones"),
+    "kube-proxy without nodes": (LabOptions(zones=ZONES, kube_proxy=True), "kube-proxy runs on"),
+    "a demo without kube-proxy": (LabOptions(zones=ZONES, nodes_per_zone=1, demo=True), "--kube-proxy"),
+    "Zonewise without nodes": (LabOptions(zones=ZONES, zonewise=True), "Zonewise runs in pods"),
+    "a demo on real nodes": (
+        LabOptions(zones=ZONES, nodes_per_zone=1, kube_proxy=True, demo=True, node_kind=NodeKind.REAL),
+        "no images yet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "why"), REFUSED.values(), ids=REFUSED)
+def test_refused_options_are_named(options: LabOptions, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        labs.check("lab", options)
+
+
+@pytest.mark.parametrize("kind", NodeKind)
+def test_nodes_need_root(kind: NodeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match=f"{kind} nodes need root"):
+        labs.check("lab", LabOptions(zones=ZONES, nodes_per_zone=1, node_kind=kind))
+
+
+@pytest.mark.parametrize("kind", NodeKind)
+def test_kind_counts_only_where_there_are_nodes(kind: NodeKind) -> None:
+    assert LabOptions(zones=ZONES, nodes_per_zone=1, node_kind=kind).has_real_nodes is (kind is NodeKind.REAL)
+    assert not LabOptions(zones=ZONES, node_kind=kind).has_real_nodes
