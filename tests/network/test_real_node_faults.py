@@ -35,10 +35,10 @@ def real_machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def pid_of(directory: Path, unit: str) -> int:
-    return {process.name: process.pid for process in real_nodes.units(directory, NODE)}[f"{unit}-{NODE}"]
+    return real_nodes.units(directory, NODE, [unit])[0].pid
 
 
-@pytest.mark.parametrize("unit", real_nodes.UNITS)
+@pytest.mark.parametrize("unit", [*real_nodes.UNITS, real_nodes.KUBE_PROXY])
 async def test_killed_program_is_replaced_and_its_pods_go_on(real_pods: Pods, unit: str) -> None:
     lab = real_pods.lab
     await real_pods.create("sleeper", NODE, SLEEPER)

@@ -124,8 +124,9 @@ def processes_of(lab: Lab) -> list[processes.Process]:
     """With those of real nodes, which these start and restart themselves."""
     recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]
     if lab.has_real_nodes:
+        names = (*real_nodes.UNITS, real_nodes.KUBE_PROXY) if lab.kube_proxy else real_nodes.UNITS
         for node in nodes.plan_of(lab).nodes:
-            recorded += real_nodes.units(lab.directory, node.name)
+            recorded += real_nodes.units(lab.directory, node.name, names)
     return recorded
 
 

@@ -28,6 +28,8 @@ class StartedProxy:
 
     @property
     def listens(self) -> bool:
+        if not self.log.exists():
+            return False
         with self.log.open("rb") as log:
             log.seek(self.earlier_bytes)
             return _LISTENS in log.read()
@@ -61,8 +63,17 @@ def start(directory: Path, program: Path, node: NodePlan) -> StartedProxy | None
     running = processes.find(directory, name)
     if running is not None and running.running:
         return None
-    log = processes.log_path(directory, name)
-    earlier_bytes = log.stat().st_size if log.exists() else 0
-    kubeconfig = directory / "kube-proxy.kubeconfig"
-    processes.spawn(directory, name, namespaces.command(node.namespace, argv(program, kubeconfig, node.name)))
-    return StartedProxy(node, log, earlier_bytes)
+    proxy = starting(directory, node)
+    command = namespaces.command(node.namespace, argv(program, kubeconfig(directory), node.name))
+    processes.spawn(directory, name, command)
+    return proxy
+
+
+def kubeconfig(directory: Path) -> Path:
+    return directory / "kube-proxy.kubeconfig"
+
+
+def starting(directory: Path, node: NodePlan) -> StartedProxy:
+    """One that is about to be started."""
+    log = processes.log_path(directory, process_name(node.name))
+    return StartedProxy(node, log, log.stat().st_size if log.exists() else 0)

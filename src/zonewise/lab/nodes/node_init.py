@@ -1,8 +1,8 @@
-"""First process of a real node: makes its root, starts containerd and kubelet, restarts them, reaps orphans.
+"""First process of a real node: makes its root, starts containerd, kubelet and kube-proxy, restarts them, reaps orphans.
 
 `python -m zonewise.lab.nodes.node_init CONFIG` is process 1 of the node's PID namespace. Its end ends every process of the
-node, containers too. A killed containerd or kubelet is started again after a second, as by a machine's service manager;
-containers go on meanwhile.
+node, containers too. A program that ends is started again after a second, as by a machine's service manager; containers
+go on meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class NodeInitConfig(msgspec.Struct, frozen=True, kw_only=True):
     etc: dict[str, str]
     path: str
     containerd: NodeUnit
-    kubelet: NodeUnit
+    others: tuple[NodeUnit, ...]
+    """Started once containerd runs and has its images."""
     image_import: tuple[str, ...]
     """The command that loads an image archive, whose path is added."""
     images: tuple[str, ...]
@@ -59,7 +60,7 @@ def main(config: NodeInitConfig) -> None:
     _await_containerd(containerd)
     for image in config.images:
         _run((*config.image_import, image), config.containerd.log)
-    supervise({containerd: config.containerd, start(config.kubelet): config.kubelet})
+    supervise({containerd: config.containerd, **{start(unit): unit for unit in config.others}})
 
 
 def start(unit: NodeUnit) -> int:

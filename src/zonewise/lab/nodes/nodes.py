@@ -88,15 +88,17 @@ def prepare(lab: NamespaceNodes) -> None:
 def up(lab: NamespaceNodes) -> None:
     """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
     plan = plan_of(lab)
-    if lab.has_real_nodes:
-        real_nodes.up(lab, plan.nodes)
-    else:
-        agents.start(_config(lab), [node.name for node in plan.nodes])
-    program = lab.kube_proxy
-    proxies = [stock_proxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
+    proxies = real_nodes.up(lab, plan.nodes) if lab.has_real_nodes else _start_agents(lab, plan)
     plane = ControlPlane.attach(lab.directory)
     _await_ready(lab, plane, {node.name for node in plan.nodes})
-    _tell_zones(plane, [started for started in proxies if started])
+    _tell_zones(plane, proxies)
+
+
+def _start_agents(lab: NamespaceNodes, plan: AddressPlan) -> list[stock_proxy.StartedProxy]:
+    agents.start(_config(lab), [node.name for node in plan.nodes])
+    program = lab.kube_proxy
+    proxies = [stock_proxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
+    return [started for started in proxies if started]
 
 
 def down(name: str, slot: int) -> None:

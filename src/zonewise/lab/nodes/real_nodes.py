@@ -1,4 +1,4 @@
-"""Real nodes of a lab: kubelet, containerd and runc in the node's network namespace and its own mount, UTS and PID namespaces.
+"""Real nodes of a lab: kubelet, containerd, runc, kube-proxy in the node's network namespace and its own mount, UTS and PID namespaces.
 
 Each node is one recorded process (`node_init`, below `unshare`), and its end is the end of everything in the node. What is left
 then are the node's cgroups and directory, which `lab down` removes.
@@ -24,11 +24,14 @@ from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.decide.containerd_config import CNI_DIRECTORY
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import cgroups, images
+from zonewise.lab.nodes import kube_proxy as stock_proxy
+from zonewise.lab.nodes.kube_proxy import StartedProxy
 from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
 from zonewise.lab.processes import Process
 from zonewise.lab.records import write_private
 
 UNITS: Final = ("containerd", "kubelet")
+KUBE_PROXY: Final = "kube-proxy"
 _NAMESPACES: Final = ("unshare", "--mount", "--uts", "--pid", "--propagation=private", "--fork", "--kill-child", "--")
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -47,6 +50,8 @@ class RealNodes(Protocol):
     def runtime(self) -> Path | None: ...
     @property
     def cluster_dns(self) -> str: ...
+    @property
+    def kube_proxy(self) -> Path | None: ...
 
 
 def process_name(node: str) -> str:
@@ -68,16 +73,18 @@ def api_server_flags(pki: Path) -> tuple[str, ...]:
     )
 
 
-def up(lab: RealNodes, plans: Sequence[NodePlan]) -> None:
-    """Start those nodes that do not run, without waiting for them."""
+def up(lab: RealNodes, plans: Sequence[NodePlan]) -> list[StartedProxy]:
+    """Start those nodes that do not run, without waiting for them. Returns the kube-proxies among their programs."""
     plane = ControlPlane.attach(lab.directory)
     _let_api_server_ask_kubelets(plane)
     archives = images.write(lab.directory / "images", _runtime(lab))
     _write_pod_link_plugin(lab.directory / "cni")
-    for node in plans:
-        if not is_running(lab.directory, node.name):
-            _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
-            _start(lab, plane, node, archives)
+    missing = [node for node in plans if not is_running(lab.directory, node.name)]
+    proxies = [stock_proxy.starting(lab.directory, node) for node in missing if lab.kube_proxy]
+    for node in missing:
+        _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
+        _start(lab, plane, node, archives)
+    return proxies
 
 
 def is_running(directory: Path, node: str) -> bool:
@@ -85,10 +92,10 @@ def is_running(directory: Path, node: str) -> bool:
     return process is not None and process.running
 
 
-def units(directory: Path, node: str) -> list[Process]:
-    """containerd and kubelet of a node; one that does not run now has the id 0."""
+def units(directory: Path, node: str, names: Sequence[str] = UNITS) -> list[Process]:
+    """These programs of a node; one that does not run now has the id 0."""
     running = {_command(pid): pid for pid in _children(first_process(directory, node))}
-    return [_process(unit_name(unit, node), running.get(unit, 0)) for unit in UNITS]
+    return [_process(unit_name(unit, node), running.get(unit, 0)) for unit in names]
 
 
 def first_process(directory: Path, node: str) -> int:
@@ -184,7 +191,7 @@ def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Se
         etc=_etc(node),
         path=_path(lab),
         containerd=_unit(lab, "containerd", node, ["containerd", "--config", str(directory / "containerd.toml")]),
-        kubelet=_unit(lab, "kubelet", node, argv),
+        others=(_unit(lab, "kubelet", node, argv), *_kube_proxy(lab, node)),
         image_import=tuple(images.import_argv(runtime)),
         images=tuple(map(str, archives)),
     )
@@ -196,6 +203,13 @@ def _write_credentials(plane: ControlPlane, node: NodePlan, directory: Path) -> 
 
     credentials.add_server(plane.layout, directory, "kubelet", [node.name, *map(str, node.address)])
     return plane.add_user(unit_name("kubelet", node.name), *kubelet_config.node_user(node.name))
+
+
+def _kube_proxy(lab: RealNodes, node: NodePlan) -> list[NodeUnit]:
+    if lab.kube_proxy is None:
+        return []
+    kubeconfig = stock_proxy.kubeconfig(lab.directory)
+    return [_unit(lab, KUBE_PROXY, node, stock_proxy.argv(lab.kube_proxy, kubeconfig, node.name))]
 
 
 def _unit(lab: RealNodes, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
