@@ -88,13 +88,21 @@ def newer(name: str, version: int = 2) -> bytes:
     return json.dumps({"version": version, **fields}).encode()
 
 
+def known_fields(document: Any, earlier: Any) -> Any:
+    """Without fields that were added since: earlier releases ignore them."""
+    if not isinstance(document, dict) or not isinstance(earlier, dict):
+        return document
+    return {key: known_fields(value, earlier[key]) for key, value in document.items() if key in earlier}
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_the_first_release_wrote_is_read_and_gets_a_version(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes((RECORDED / name).read_bytes())
     read = FORMATS[name](path)
-    again = json.loads(msgspec.json.encode(read, enc_hook=str))
-    assert again == {"version": 1, **json.loads((RECORDED / name).read_bytes())}
+    again, recorded = json.loads(msgspec.json.encode(read, enc_hook=str)), json.loads((RECORDED / name).read_bytes())
+    assert again["version"] == 1
+    assert known_fields(again, recorded) == recorded
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -291,7 +291,7 @@ def logs(name: str, follow: bool, process: str | None) -> None:
 
 @lab.command(epilog="Example: zonewise lab load shop.tar")
 @_named
-@click.argument("archive", type=click.Path(path_type=pathlib.Path))
+@click.argument("archive", type=click.Path(dir_okay=False, path_type=pathlib.Path))
 def load(name: str, archive: pathlib.Path) -> None:
     """Load an image archive (`docker save`, `buildah push`) into every real node: `zonewise lab load shop.tar`."""
     from zonewise.lab.nodes import nodes

@@ -17,7 +17,7 @@ from zonewise.lab.decide.containerd_config import SOCKET
 from zonewise.lab.decide.oci_image import ImageFiles
 from zonewise.lab.records import write_private
 
-PAUSE: Final = "zonewise.dev/lab/pause:1"
+PAUSE: Final = "localhost/lab-pause:1"
 BUSYBOX: Final = "docker.io/library/busybox:1"
 """`image: busybox:1`. Any tag but `latest` is not pulled where it is there."""
 NAMESPACE: Final = "k8s.io"
