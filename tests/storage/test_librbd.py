@@ -1,7 +1,6 @@
 """Reading of clones while librbd's threads are preempted: a clone that is closed too early aborts the process."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from support.preload import compile_preload
+from support.process import PROGRAMS
 from zonewise.lab.ceph.cluster import LabCeph
 
-PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 
 
 @pytest.fixture(scope="module")
 def slow_locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("preload") / "slow_locks.so"
-    source = PROGRAMS / "slow_locks.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return compile_preload("slow_locks.c", tmp_path_factory.mktemp("preload"))
 
 
 def read_clones(ceph: LabCeph, preload: Path, how: str, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from support.process import PROGRAMS
+from support.preload import compile_preload
 
 HOUR_SECONDS: Final = 3600
 DAY_SECONDS: Final = 24 * HOUR_SECONDS
@@ -20,11 +18,7 @@ class WallClock:
     """Programs that start with `environ` go by it."""
 
     def __init__(self, directory: Path) -> None:
-        library = directory / "shifted_clock.so"
-        compiler = shutil.which("cc")
-        assert compiler is not None, "no C compiler: `make setup` installs one"
-        source = PROGRAMS / "shifted_clock.c"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+        library = compile_preload("shifted_clock.c", directory)
         self._shift = directory / "clock-shift"
         self._shift.write_bytes(struct.pack("q", 0))
         self.environ = {"LD_PRELOAD": str(library), "ZONEWISE_TEST_CLOCK": str(self._shift)}

@@ -57,7 +57,7 @@ def require_known(version: int, newest: int, what: str) -> None:
 
 
 def _version(data: bytes | str) -> int:
-    """0 if it can't be told."""
+    """0 if it is unknown."""
     try:
         return msgspec.json.decode(data, type=_Head).version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -127,7 +127,7 @@ def _running(lab: RealNodes, node: str) -> int:
 
 def _runtime(lab: RealNodes) -> Path:
     if lab.runtime is None:
-        raise ZonewiseError(f"lab {lab.name!r} was started without a container runtime: start it anew")
+        raise ZonewiseError(f"lab {lab.name!r} was started without a container runtime: remove it, then start it again")
     return lab.runtime
 
 
