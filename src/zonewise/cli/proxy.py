@@ -14,6 +14,9 @@ from zonewise.cli.options import cluster_options, health_options, listen, log_op
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zonewise.cli.options import F
     from zonewise.kube.process import HealthListen
     from zonewise.kube.wire.access import ClusterAccess
     from zonewise.proxy.server import ProxyConfig
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
 HEALTH_PORT = 10356
 _LONGEST_INTERFACE = 15
+
+
+def _conntrack_option(name: str, default: int, text: str, metavar: str | None = None) -> Callable[[F], F]:
+    help_text = f"With --all-services: {text}"
+    amount = click.IntRange(min=0)
+    return click.option(name, type=amount, metavar=metavar, default=default, show_default=True, help=help_text)
 
 
 @click.command(
@@ -79,35 +88,19 @@ Examples:
     is_flag=True,
     help="Count connections and bytes per Service and zone pair; costs CPU per connection.",
 )
-@click.option(
-    "--conntrack-max-per-core",
-    type=click.IntRange(min=0),
-    default=32768,
-    show_default=True,
-    help="With --all-services: connections to track per CPU; 0 leaves the kernel's limit.",
-)
-@click.option(
-    "--conntrack-min",
-    type=click.IntRange(min=0),
-    default=131072,
-    show_default=True,
-    help="With --all-services: connections to track at least.",
-)
-@click.option(
+@_conntrack_option("--conntrack-max-per-core", 32768, "connections to track per CPU; 0 leaves the kernel's limit.")
+@_conntrack_option("--conntrack-min", 131072, "connections to track at least.")
+@_conntrack_option(
     "--conntrack-tcp-timeout-established",
-    type=click.IntRange(min=0),
+    86400,
+    "idle time of an established TCP connection; 0 leaves the kernel's.",
     metavar="SECONDS",
-    default=86400,
-    show_default=True,
-    help="With --all-services: idle time of an established TCP connection; 0 leaves the kernel's.",
 )
-@click.option(
+@_conntrack_option(
     "--conntrack-tcp-timeout-close-wait",
-    type=click.IntRange(min=0),
+    3600,
+    "time for which a half-closed TCP connection is tracked; 0 leaves the kernel's.",
     metavar="SECONDS",
-    default=3600,
-    show_default=True,
-    help="With --all-services: time for which a half-closed TCP connection is tracked; 0 leaves the kernel's.",
 )
 @health_options(HEALTH_PORT)
 @click.option(
