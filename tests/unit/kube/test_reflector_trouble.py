@@ -17,11 +17,14 @@ from unit.kube.reflector_script import (
     resumed,
     streamed,
 )
+from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS
 from zonewise.kube.decide.reflector import (
     BOOKMARKS_DUE_SECONDS,
     HEALTHY_SECONDS,
+    LONGEST_RETRY_AFTER_SECONDS,
     LONGEST_WAIT_SECONDS,
     PAGE_SIZE,
+    RELIST_WITHIN_SECONDS,
     List,
     Reflector,
     StaleList,
@@ -197,8 +200,8 @@ def test_waits_double_up_to_a_limit_and_never_overflow() -> None:
         wait = play.next()
         assert isinstance(wait, Wait)
         waits.append(wait.seconds)
-    assert waits[:7] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0]
-    assert set(waits[7:]) == {LONGEST_WAIT_SECONDS / 2}
+    assert waits[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 7.5]
+    assert set(waits[6:]) == {LONGEST_WAIT_SECONDS / 2}
 
 
 @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 0.25), (0.5, 0.375), (0.999, 0.49975)])
@@ -257,7 +260,27 @@ def test_repeated_410s_back_off() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(("retry_after_seconds", "wait"), [(7, 7.25), (86_400, LONGEST_WAIT_SECONDS + 0.25)])
+def test_410_after_an_outage_relists_soon() -> None:
+    play = Play().synced_by_stream("a")
+    for _ in range(10):
+        play.failed(RESET)
+        play.next()
+        play.next()
+    waits = []
+    for _ in range(2):
+        play.failed(GONE)
+        wait = play.next()
+        assert isinstance(wait, Wait)
+        waits.append(wait.seconds)
+        play.synced_by_stream("a", version=11)
+    assert waits == [RELIST_WITHIN_SECONDS / 2, LONGEST_WAIT_SECONDS / 2]
+
+
+def test_a_leader_sees_changes_again_before_it_gives_up() -> None:
+    assert LONGEST_WAIT_SECONDS + RELIST_WITHIN_SECONDS < SILENT_SECONDS
+
+
+@pytest.mark.parametrize(("retry_after_seconds", "wait"), [(7, 7.25), (86_400, LONGEST_RETRY_AFTER_SECONDS + 0.25)])
 def test_retry_after_is_honoured_up_to_a_limit(retry_after_seconds: int, wait: float) -> None:
     play = Play()
     play.next()

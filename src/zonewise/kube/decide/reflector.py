@@ -9,7 +9,9 @@ or `failed`. The rules:
   difference is returned as changes.
 - After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed
   at once, unless it ended as soon as it began.
-- What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. Trouble that
+- What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. A 410 after an
+  outage shortens it: the server answers again. The longest wait and the relist after it take less than 30 s, after
+  which a leader that sees no changes exits. Trouble that
   passes (no answer, too busy, not allowed) leaves us our place in the server's history; any other answer to a watch,
   above all a 410, loses it: then the whole state is asked for again. So does a watch on which not even a bookmark comes:
   a server that has not reached our version accepts it, and says nothing until it has.
@@ -45,7 +47,9 @@ T = TypeVar("T", bound=HasMetadata)
 PAGE_SIZE = 500
 WATCH_SECONDS = 300
 FIRST_WAIT_SECONDS = 0.5
-LONGEST_WAIT_SECONDS = 30.0
+LONGEST_WAIT_SECONDS = 15.0
+LONGEST_RETRY_AFTER_SECONDS = 30.0
+RELIST_WITHIN_SECONDS = 4.0
 HEALTHY_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS = 1.0
 BOOKMARKS_DUE_SECONDS = 75.0
@@ -104,6 +108,7 @@ class Reflector(Generic[T]):
         self._pages_expired = False
         self._needs_consistent_read = False
         self._failures = 0
+        self._expired = False
         self._healthy_since: float | None = None
         self._wait_seconds = 0.0
 
@@ -156,7 +161,7 @@ class Reflector(Generic[T]):
             self._has_place = isinstance(error, _PASSING) and not self._was_mute(now)
         else:
             self._start_list_otherwise(error)
-        self._back_off(now, chance, error.retry_after_seconds)
+        self._back_off(now, chance, error.retry_after_seconds, is_expired=isinstance(error, Gone))
 
     @property
     def follows(self) -> bool:
@@ -235,13 +240,17 @@ class Reflector(Generic[T]):
         elif isinstance(error, Gone | StaleList) or _says_too_large(error):
             self._needs_consistent_read = True
 
-    def _back_off(self, now: float, chance: float, at_least_seconds: float = 0.0) -> None:
+    def _back_off(self, now: float, chance: float, at_least_seconds: float = 0.0, *, is_expired: bool = False) -> None:
+        """Clients of one server expire together: the wait after an outage spreads their relists. Repeated 410s back off."""
         if self._healthy_since is not None and now - self._healthy_since >= HEALTHY_SECONDS:
             self._failures = 0
         self._healthy_since = None
         longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**self._failures)
         self._failures += longest < LONGEST_WAIT_SECONDS
-        self._wait_seconds = min(at_least_seconds, LONGEST_WAIT_SECONDS) + longest * (1 + chance) / 2
+        if is_expired and not self._expired:
+            longest = min(longest, RELIST_WITHIN_SECONDS)
+        self._expired = is_expired
+        self._wait_seconds = min(at_least_seconds, LONGEST_RETRY_AFTER_SECONDS) + longest * (1 + chance) / 2
 
 
 def _difference(before: Mapping[Key, T], after: Mapping[Key, T]) -> list[Change[T]]:
