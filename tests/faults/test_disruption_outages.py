@@ -21,7 +21,7 @@ from support.disruption.faults import (
     policy_in_force,
     roll_out_during,
 )
-from support.disruption.processes import Zonewise, zonewise
+from support.disruption.processes import Zonewise, kubectl, zonewise
 from support.disruption.violations import watching
 from support.fault_report import Report
 from support.process import Program as Process
@@ -68,7 +68,14 @@ async def kill_api_server(running: Zonewise, random: Random) -> None:
     await asyncio.sleep(AWAY_SECONDS)
     await asyncio.to_thread(running.plane.spawn, Program.APISERVER)
     await asyncio.to_thread(running.plane.wait_ready)
-    await asyncio.to_thread(running.plane.restart, Program.KWOK, kill=True)  # it may not resume its watch of pods
+    await restart_kwok(running)
+
+
+async def restart_kwok(running: Zonewise) -> None:
+    """It may not resume its watch of pods. Its successor would wait for the leases of the nodes to expire, over 40 s."""
+    await asyncio.to_thread(running.plane.kill, Program.KWOK)
+    await kubectl(running.plane, "delete", "leases", "--namespace=kube-node-lease", "--all")
+    await asyncio.to_thread(running.plane.spawn, Program.KWOK)
 
 
 async def stop_etcd(running: Zonewise, random: Random) -> None:
