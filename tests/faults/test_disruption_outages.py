@@ -26,6 +26,7 @@ from support.disruption.violations import watching
 from support.fault_report import Report
 from support.process import Program as Process
 from support.waiting import eventually
+from zonewise.lab.controlplane.controlplane import StatusError
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import PODS
 
@@ -68,7 +69,20 @@ async def kill_api_server(running: Zonewise, random: Random) -> None:
     await asyncio.sleep(AWAY_SECONDS)
     await asyncio.to_thread(running.plane.spawn, Program.APISERVER)
     await asyncio.to_thread(running.plane.wait_ready)
+    await eventually(lambda: asyncio.to_thread(may_delete_pods, running), "pods may be deleted again")
     await restart_kwok(running)
+
+
+def may_delete_pods(running: Zonewise) -> bool:
+    """Not before the restarted server has discovered budgets again. Kubelets retry a refused delete; kwok does not."""
+    pod = running.plane.request("GET", "/api/v1/pods?limit=1")["items"][0]["metadata"]
+    try:
+        running.plane.request("DELETE", f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}?dryRun=All")
+    except StatusError as error:
+        if "failed to configure policy" not in str(error):
+            raise
+        return False
+    return True
 
 
 async def restart_kwok(running: Zonewise) -> None:
