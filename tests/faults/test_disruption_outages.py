@@ -26,7 +26,7 @@ from support.disruption.violations import watching
 from support.fault_report import Report
 from support.process import Program as Process
 from support.waiting import eventually
-from zonewise.lab.controlplane.controlplane import StatusError
+from zonewise.lab.controlplane.controlplane import ControlPlane, StatusError
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import PODS
 
@@ -69,8 +69,21 @@ async def kill_api_server(running: Zonewise, random: Random) -> None:
     await asyncio.sleep(AWAY_SECONDS)
     await asyncio.to_thread(running.plane.spawn, Program.APISERVER)
     await asyncio.to_thread(running.plane.wait_ready)
+    await restart_controllers(running.plane)
+    await restart_kwok(running)  # else its nodes are silent until their pods count as unready
     await eventually(lambda: asyncio.to_thread(may_delete_pods, running), "pods may be deleted again")
-    await restart_kwok(running)
+    await restart_kwok(running)  # for the deletes that were refused meanwhile
+
+
+async def restart_controllers(plane: ControlPlane) -> None:
+    """With an elected leader, as clusters run them, they exit when they can't renew their lease for 10 s.
+
+    Without that, the scheduler may exit by itself (a pod's name is on another node), and the controller manager may wait
+    up to a minute for news of nodes, and take them for silent.
+    """
+    for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER):
+        await asyncio.to_thread(plane.kill, program)
+        await asyncio.to_thread(plane.spawn, program)
 
 
 def may_delete_pods(running: Zonewise) -> bool:
