@@ -186,7 +186,8 @@ class Questions:
 
     def _until(self, stopping: threading.Event, *, by_name: bool) -> None:
         while not stopping.is_set():
-            answers, during = zone_answers.ask(self._lab, 20, by_name=by_name), self.during
+            during = self.during
+            answers = zone_answers.ask(self._lab, 20, by_name=by_name)
             self.answered[during] += sum(counts.total() for counts in answers.values())
             if not zone_answers.complete(answers):
                 self.unanswered.append(f"{during}, by {'name' if by_name else 'address'}: {answers}")

@@ -106,9 +106,9 @@ Examples:
 @click.option(
     "--lameduck-seconds",
     type=click.FloatRange(0),
-    default=5,
+    default=10,
     show_default=True,
-    help="Seconds to keep serving after SIGTERM.",
+    help="Seconds to keep serving after SIGTERM, while /readyz fails: until then, proxies forget UDP flows to this server.",
 )
 @cluster_options
 @health_options(HEALTH_PORT)

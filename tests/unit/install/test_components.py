@@ -269,3 +269,16 @@ def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
     others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
     assert affinity["nodeAffinity"][required]["nodeSelectorTerms"] == [linux | {"matchFields": others}]
     assert "podAffinity" in affinity
+
+
+@pytest.mark.parametrize("component", [InstallComponent.DNS, InstallComponent.DNS_BEHIND])
+def test_dns_server_serves_until_proxies_know_that_it_is_not_ready(component: InstallComponent) -> None:
+    """UDP flows outlive a server: kube-proxy deletes them when its endpoint no longer serves."""
+    (deployment,) = (one for one in documents([component], InstallMode.OVERLAY, PLAIN) if one["kind"] == "Deployment")
+    (container,) = pod_spec(deployment)["containers"]
+    probe, command = container["readinessProbe"], cli.get_command(click.Context(cli), "dns")
+    assert command is not None
+    (lameduck,) = (option.default for option in command.params if option.name == "lameduck_seconds")
+    assert not any("lameduck" in word for word in container["args"])
+    assert probe["periodSeconds"] * probe.get("failureThreshold", 3) + 5 <= lameduck
+    assert lameduck + 5 <= pod_spec(deployment).get("terminationGracePeriodSeconds", 30)
