@@ -17,7 +17,7 @@ BENCHES := $(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py))
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.synced: requirements.lock pyproject.toml hatch_build.py src/zonewise/ceph/spec/csi.proto
+.venv/.synced: requirements.lock pyproject.toml hatch_build.py $(wildcard src/zonewise/ceph/spec/*.proto)
 	@echo "setup: Python packages from requirements.lock"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ]*' requirements.lock)"

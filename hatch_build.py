@@ -1,11 +1,11 @@
-"""Build hook: generates the protobuf messages of the Container Storage Interface from csi.proto."""
+"""Build hook: generates the protobuf messages of the CSI driver from its proto files."""
 
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTO = "zonewise/ceph/spec/csi.proto"
+SPEC = "zonewise/ceph/spec"
 
 
 class Messages(BuildHookInterface[Any]):
@@ -18,8 +18,6 @@ def generate(source: Path) -> None:
     from grpc_tools import protoc  # noqa: PLC0415
 
     known = Path(grpc_tools.__file__).parent / "_proto"
-    failed = protoc.main(
-        ["protoc", f"-I{source}", f"-I{known}", f"--python_out={source}", f"--pyi_out={source}", str(source / PROTO)]
-    )
-    if failed:
-        raise RuntimeError(f"protoc could not read {source / PROTO}")
+    protos = [str(path) for path in sorted((source / SPEC).glob("*.proto"))]
+    if protoc.main(["protoc", f"-I{source}", f"-I{known}", f"--python_out={source}", f"--pyi_out={source}", *protos]):
+        raise RuntimeError(f"protoc could not read {', '.join(protos)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from zonewise import log
@@ -16,6 +17,7 @@ from zonewise.api.names import CSI_REPORTER
 from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
 from zonewise.ceph.controller.events import ClaimEvents
 from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.node.registration import registering
 from zonewise.ceph.node.service import NodeService
 from zonewise.ceph.node.topology_labels import NodeTopology, TopologyLabels
 from zonewise.ceph.node.volume_watch import VolumeWatch
@@ -53,13 +55,21 @@ async def alone(endpoint: str, services: Services, health: Health) -> None:
 
 
 async def node(
-    access: ClusterAccess, endpoint: str, where: NodeTopology, services: Callable[[Segments], Services], health: Health
+    access: ClusterAccess,
+    endpoint: str,
+    registration: Path | None,
+    where: NodeTopology,
+    services: Callable[[Segments], Services],
+    health: Health,
 ) -> None:
+    """`registration`: the kubelet's directory for sockets of plugins; None if a sidecar registers the driver."""
     manager = Manager(access, health, identity=where.node)
     topology = TopologyLabels(manager.client, manager.caches, manager.recorder(CSI_REPORTER), where)
     health.add_ready("topology", topology.trouble)
     served = services(topology.segments)
     manager.add_server(serving(endpoint, served))
+    if registration is not None:  # begins after the driver's own socket, and ends before it
+        manager.add_server(registering(registration, endpoint, health))
     node_service = served["Node"]
     assert isinstance(node_service, NodeService)
     manager.add("volumes", VolumeWatch(node_service.broken_volumes, topology.report_broken_volume).run)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import grpc
@@ -42,13 +43,19 @@ _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 Headers = tuple[tuple[str, str], ...]
 
 
+class SocketInUseError(UsageError):
+    """Another process serves the socket."""
+
+
 class GrpcServer:
     """`services`: by their name in the specification, such as Controller. RPCs without a method return UNIMPLEMENTED.
 
-    A service's optional method `headers` returns the initial metadata for the name of an RPC.
+    `spec`: the messages generated from the specification's proto file. A service's optional method `headers` returns the initial metadata for the name of an RPC.
     """
 
-    def __init__(self, endpoint: str, services: dict[str, object], threads: int = 64) -> None:
+    def __init__(
+        self, endpoint: str, services: dict[str, object], *, spec: ModuleType = csi, threads: int = 64
+    ) -> None:
         self.path = socket_path(endpoint)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="csi")
         self._server = grpc.server(
@@ -56,7 +63,7 @@ class GrpcServer:
             options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)],
         )
         for name, service in services.items():
-            self._server.add_generic_rpc_handlers((rpc_handlers(name, service),))
+            self._server.add_generic_rpc_handlers((rpc_handlers(spec, name, service),))
 
     def start(self) -> None:
         """Listens on return. Only the socket's owner may connect."""
@@ -107,25 +114,25 @@ def _remove_stale_socket(path: Path) -> None:
         except FileNotFoundError:
             return
         else:
-            raise UsageError(f"{path} is served by another process: stop it, or choose another --endpoint")
+            raise SocketInUseError(f"{path} is served by another process: stop it, or choose another --endpoint")
 
 
 def snake_case(name: str) -> str:
     return _WORDS.sub("_", name).lower()
 
 
-def rpc_handlers(name: str, service: object) -> grpc.GenericRpcHandler:
+def rpc_handlers(spec: ModuleType, name: str, service: object) -> grpc.GenericRpcHandler:
     methods: dict[str, Any] = {}
-    for method in csi.DESCRIPTOR.services_by_name[name].methods:
+    for method in spec.DESCRIPTOR.services_by_name[name].methods:
         function = getattr(service, snake_case(method.name), None)
         if function is not None:
-            request: type[Message] = getattr(csi, method.input_type.name)
+            request: type[Message] = getattr(spec, method.input_type.name)
             methods[method.name] = grpc.unary_unary_rpc_method_handler(
                 _guarded(method.name, function, getattr(service, "headers", None)),
                 request_deserializer=request.FromString,
                 response_serializer=lambda response: response.SerializeToString(),
             )
-    return grpc.method_handlers_generic_handler(f"csi.v1.{name}", methods)
+    return grpc.method_handlers_generic_handler(f"{spec.DESCRIPTOR.package}.{name}", methods)
 
 
 def _guarded(

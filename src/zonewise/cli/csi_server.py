@@ -217,7 +217,8 @@ def config_map_key(text: str) -> Key:
 @click.command(
     epilog="""\b
 Examples:
-  zonewise csi node --node-name $NODE_NAME
+  zonewise csi node --node-name $NODE_NAME --registration-directory /var/lib/kubelet/plugins_registry \
+      --endpoint unix:///var/lib/kubelet/plugins/ceph.zonewise.dev/csi.sock
   zonewise csi node --orchestrator none --domain zone=zone-a --endpoint unix:///tmp/csi.sock --config csi.json
 """
 )
@@ -229,6 +230,13 @@ Examples:
     multiple=True,
     metavar="LABEL=VALUE",
     help="Domain of this node, with --orchestrator none; may be repeated, widest first.",
+)
+@click.option(
+    "--registration-directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="The kubelet's directory for sockets of plugins, such as /var/lib/kubelet/plugins_registry: the driver registers "
+    "itself there. Then --endpoint must be a path on the host. Without it, run node-driver-registrar beside this process.",
 )
 @click.option(
     "--state-directory",
@@ -287,6 +295,8 @@ def _run_node(options: dict[str, Any]) -> int:
     name = options["node_name"] or socket.gethostname().lower()
     build = _node_services(options, name)
     if options["orchestrator"] == NONE:
+        if options["registration_directory"]:
+            raise UsageError("--registration-directory needs --orchestrator kubernetes")
         domains = _given_domains(options["domains"])
         listening = listen(options, None)
         return process.run(
@@ -294,10 +304,12 @@ def _run_node(options: dict[str, Any]) -> int:
         )
     if options["domains"]:
         raise UsageError("--domain needs --orchestrator none: with Kubernetes, domains come from node labels")
+    registration = options["registration_directory"]
     where = NodeTopology(name, _domain_labels(options), config_map_key(options["config_map"]))
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     return process.run(
-        lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen(options, access)
+        lambda health: app.node(access, options["endpoint"], registration, where, build, health),
+        listen=listen(options, access),
     )
 
 

@@ -1,1 +1,1 @@
-"""The Container Storage Interface: csi.proto and the messages generated from it."""
+"""The interfaces of CSI drivers: proto files of the specification and of kubelets, and the messages generated from them."""

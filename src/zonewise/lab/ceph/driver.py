@@ -20,6 +20,7 @@ from zonewise.objects import CONFIG_MAPS
 
 _CONFIG_MAP: Final = "zonewise-csi-config"
 _DRIVER: Final = "csi"
+_OF_REAL_NODES: Final = ("--endpoint", "--daemon-cgroup", "--registration-directory")
 _PROVISIONER: Final = ["python", "-m", "zonewise.ceph.lab_provisioner"]
 
 
@@ -60,7 +61,7 @@ def _fitted(document: Document, lab: Lab) -> Document:
 def _fit(spec: dict[str, Any], lab: Lab, name: str) -> None:
     """Only the driver's container, with paths of this machine. Socket paths must be short: `name` is the pod's address or node."""
     (driver,) = (container for container in spec["containers"] if container["name"] == _DRIVER)
-    args = [word for word in driver["args"] if not word.startswith(("--endpoint", "--daemon-cgroup"))]
+    args = [word for word in driver["args"] if not word.startswith(_OF_REAL_NODES)]
     args += [f"--config={cluster.attach(lab.ceph).csi_file}", f"--endpoint=unix://{_socket(lab, name)}"]
     if "node" in args:
         args.append(f"--state-directory={lab.ceph / 'csi' / name}")

@@ -1,0 +1,70 @@
+"""Registration of the driver with the kubelet, which watches a directory for sockets of plugins.
+
+The kubelet asks each new socket who serves it, calls the driver there, adds it to the node's CSINode object, and reports
+the outcome. It does so again after a restart of either side, and drops the driver when the socket is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from zonewise.api.names import CSI_DRIVER
+from zonewise.ceph.grpc_server import GrpcServer, SocketInUseError, socket_path
+from zonewise.ceph.spec import pluginregistration_pb2 as spec
+from zonewise.kube.server.health import Health
+from zonewise.log import get_logger
+
+_log = get_logger(__name__)
+
+_CSI_PLUGIN: Final = "CSIPlugin"
+_CSI_VERSIONS: Final = ("1.0.0",)
+"""Kubelets compare the major version only."""
+_STOP_SECONDS: Final = 1.0
+
+
+class RegistrationService:
+    """`endpoint`: the driver's socket, as the kubelet sees it."""
+
+    def __init__(self, endpoint: Path) -> None:
+        self._endpoint = endpoint
+        self._trouble: str | None = "the kubelet has not registered the driver yet"
+
+    def get_info(self, _request: spec.InfoRequest) -> spec.PluginInfo:
+        return spec.PluginInfo(
+            type=_CSI_PLUGIN, name=CSI_DRIVER, endpoint=str(self._endpoint), supported_versions=_CSI_VERSIONS
+        )
+
+    def notify_registration_status(self, request: spec.RegistrationStatus) -> spec.RegistrationStatusResponse:
+        """Kubelets try again by themselves after a failure."""
+        if request.plugin_registered:
+            self._trouble = None
+            _log.info("registered with the kubelet", driver=CSI_DRIVER, endpoint=str(self._endpoint))
+        else:
+            self._trouble = f"the kubelet did not register the driver: {request.error}"
+            _log.warning("not registered with the kubelet", driver=CSI_DRIVER, error=request.error)
+        return spec.RegistrationStatusResponse()
+
+    def trouble(self) -> str | None:
+        return self._trouble
+
+
+@asynccontextmanager
+async def registering(directory: Path, endpoint: str, health: Health) -> AsyncIterator[None]:
+    """Offer the driver in the kubelet's `directory`, unless a sidecar (node-driver-registrar) does so already."""
+    service = RegistrationService(socket_path(endpoint))
+    server = GrpcServer(str(directory / f"{CSI_DRIVER}-reg.sock"), {"Registration": service}, spec=spec, threads=2)
+    try:
+        await asyncio.to_thread(server.start)
+    except SocketInUseError:
+        _log.info("another process registers the driver", socket=str(server.path))
+        yield
+        return
+    health.add_ready("registration", service.trouble)
+    try:
+        yield
+    finally:
+        await asyncio.shield(asyncio.to_thread(server.stop, _STOP_SECONDS))
