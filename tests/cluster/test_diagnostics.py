@@ -19,6 +19,8 @@ from unit.cli.test_errors import CLUSTER_COMMANDS
 from zonewise.cli.main import cli, main
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("diagnostics")  # one control plane for all of them
+
 SHOP = Path(__file__).parents[2] / "docs" / "examples" / "shop.yaml"
 BUDGETS = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
 PATHS = {

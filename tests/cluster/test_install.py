@@ -20,6 +20,8 @@ from zonewise.install.decide.rights import rights_to_install
 from zonewise.install.remove import SLICE_METADATA
 from zonewise.lab.controlplane.programs import Program
 
+pytestmark = pytest.mark.xdist_group("install")  # one control plane for all of them
+
 
 @pytest.fixture(scope="module")
 def site(run_directory: shared_cluster.Run) -> Iterator[Site]:

@@ -14,6 +14,8 @@ from zonewise.install.decide.rights import rights_to_install
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.nodes import kwok
 
+pytestmark = pytest.mark.xdist_group("install-modes")  # one control plane for all of them
+
 CONTROLLER = ("-n", SYSTEM, "-l", "app.kubernetes.io/name=zonewise-controller")
 
 

@@ -17,6 +17,8 @@ from zonewise.disruption.webhook import registration
 from zonewise.install.components import DEFAULT, InstallMode, ManifestValues, documents
 from zonewise.lab.controlplane.programs import Program
 
+pytestmark = pytest.mark.xdist_group("install-ownership")  # one control plane for all of them
+
 CRD = "customresourcedefinition.apiextensions.k8s.io/topologydisruptionbudgets.zonewise.dev"
 MANIFESTS = Path(__file__).parents[2] / "deploy"
 ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": []}

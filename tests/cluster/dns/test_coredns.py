@@ -23,6 +23,8 @@ from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("dns-coredns")  # one control plane for all of them
+
 STATES = 15
 HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
 NAME = "db.default.svc.cluster.local."

@@ -28,6 +28,8 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("dns-deployed")  # one control plane for all of them
+
 ACCOUNT = "zonewise-dns"
 NAMESPACES = {"dns.yaml": "kube-system", "dns-behind.yaml": SYSTEM, "dns-node.yaml": SYSTEM}
 HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}

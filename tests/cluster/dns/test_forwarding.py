@@ -29,6 +29,8 @@ from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("dns-forwarding")  # one control plane for all of them
+
 SILENT = b"\x06silent"
 FORGED = "192.0.2.66"
 FLOOD_PER_SECOND = 2146

@@ -22,6 +22,8 @@ from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
+pytestmark = pytest.mark.xdist_group("dns-server")  # one control plane for all of them
+
 SOFT = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone", "*"]'}
 HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
 EVERY = ["A 10.0.11.1", "A 10.0.21.1"]
