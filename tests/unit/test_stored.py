@@ -116,7 +116,7 @@ def test_a_newer_version_is_refused_and_stays(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("torn", TORN)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_torn_one_is_told_from_a_newer_one_and_set_aside(name: str, torn: str, tmp_path: Path) -> None:
+def test_torn_state_is_set_aside_and_newer_state_is_kept(name: str, torn: str, tmp_path: Path) -> None:
     path, content = tmp_path / name, TORN[torn]((RECORDED / name).read_bytes())
     path.write_bytes(content)
     with pytest.raises((TornError, FileNotFoundError)):
