@@ -37,7 +37,7 @@ from support.disruption.processes import LateApi, Zonewise, zonewise
 from support.disruption.violations import watching
 from support.fault_report import Report
 from support.waiting import eventually
-from zonewise.kube.wire.errors import Conflict, ServerError, TooManyRequests
+from zonewise.kube.wire.errors import ApiError, Conflict, ServerError, TooManyRequests
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import PODS
 
@@ -219,6 +219,7 @@ async def test_stock_denial_after_a_charge_is_not_charged_twice(ns: DisruptionNa
         late = {0: api.kubeconfig(ns.folder)}
         async with zonewise(ns.client, ns.plane, late=late):
             await eventually(lambda: allows(ns, "web", 3), "budget published")
+            await eventually(lambda: dry_run_passes(ns), "the API server knows the webhook's new certificate authority")
             api.lag_seconds = 60
             await set_stock(ns, 0)
             (pod, *_) = await ns.in_zone("web", "zone-a")
@@ -232,6 +233,15 @@ async def test_stock_denial_after_a_charge_is_not_charged_twice(ns: DisruptionNa
             await set_stock(ns, 1)
             assert await evict(ns, pod) == "gone"
     report(**outcome("webhook 60 s stale, stock budget refuses", 1, tried_evictions(ns)))
+
+
+async def dry_run_passes(ns: DisruptionNamespace) -> bool:
+    (pod, *_) = await ns.in_zone("web", "zone-a")
+    try:
+        await ns.client.evict(pod, ns.namespace, dry_run=True)
+    except ApiError:
+        return False
+    return True
 
 
 async def set_stock(ns: DisruptionNamespace, limit: int) -> None:

@@ -27,6 +27,8 @@ from urllib.parse import urlsplit
 import yaml
 
 CHUNK_BYTES = 2**16
+_TURNS_OF_AN_ACCEPT = 5
+"""Of the loop. A connection accepted just before the listener closed is reset by `_accept` three turns later, and sockets close in one more."""
 
 
 class FaultProxy:
@@ -81,7 +83,8 @@ class FaultProxy:
             self._listener = None
         self.reset()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # the sockets close in the loop's next turn
+        for _ in range(_TURNS_OF_AN_ACCEPT):
+            await asyncio.sleep(0)
 
     async def heal(self) -> None:
         self._flowing.set()
