@@ -29,7 +29,7 @@ help: ## Show this list.
 setup-lab: .venv/.synced # what a lab needs, and no more
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.build.setup
-setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromium, CoreDNS, csi-sanity, containerd (built once, cached).
+setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromium, CoreDNS, csi-sanity, containerd, kube-proxy's flow tables (built once, cached).
 	@$(BIN)/python -m zonewise.lab.build.setup --tests
 	@$(BIN)/python -m bench.dns.coredns
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity

@@ -12,6 +12,7 @@ import pytest
 
 from network.proxy.conftest import ProxyNode, near
 from network.proxy.node import FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, SILENT, NodeNet, fits
+from network.proxy.packets import sctp_init
 from network.proxy.test_packets import BALANCER, EXTERNAL, FAR, FAR_IPV6, LOCAL, VIP, addresses
 from unit.proxy.build import endpoint, service, slice_of
 from zonewise.lab.network import namespaces
@@ -22,23 +23,6 @@ from zonewise.proxy.wire.family import IPV4
 NEAR_IPV6 = [endpoint(six, "a1") for _, six in NEAR_PODS.values()]
 IPV6_EXTERNAL = EXTERNAL | {"clusterIP": "fd96::1", "vips": ["fd97::1"]}
 SHORT_AFFINITY = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 1}}}
-
-
-def _checksum(packet: bytes) -> int:
-    """CRC32c (RFC 9260, appendix A)."""
-    crc = 0xFFFFFFFF
-    for byte in packet:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def _init(source_port: int, port: int) -> bytes:
-    """The first packet of an association."""
-    chunk = struct.pack(">BBHIIHHI", 1, 0, 20, source_port, 65535, 1, 1, 1)
-    packet = struct.pack(">HHII", source_port, port, 0, 0) + chunk
-    return packet[:8] + struct.pack("<I", _checksum(packet)) + packet[12:]
 
 
 def test_sctp_packets_are_translated(node_net: NodeNet, node: ProxyNode) -> None:
@@ -52,7 +36,7 @@ def test_sctp_packets_are_translated(node_net: NodeNet, node: ProxyNode) -> None
         receiver.settimeout(30)
         counts: Counter[str] = Counter()
         for number in range(150):
-            sender.sendto(_init(20000 + number, 36412), (VIP if number % 2 else BALANCER, 0))
+            sender.sendto(sctp_init(20000 + number, 36412), (VIP if number % 2 else BALANCER, 0))
             packet = receiver.recv(1000)
             assert struct.unpack_from(">H", packet, 22) == (8080,)
             counts[socket.inet_ntoa(packet[16:20])] += 1

@@ -68,6 +68,40 @@ def test_scope_or_refusal_by_policy_and_endpoints(
     assert (port.internal, port.external) == (internal, external)
 
 
+def test_addresses_of_old_objects_lose_their_leading_zeros() -> None:
+    """Otherwise they would be no addresses, or not the same as those of another Service."""
+    svc = service(
+        clusterIP="10.096.000.001",
+        clusterIPs=["10.096.000.001", "FD96:0::01"],
+        externalIPs=["1.2.3.004", "1.2.3.4", "FD00::09"],
+        type="LoadBalancer",
+        vips=["10.97.0.001"],
+        loadBalancerSourceRanges=["203.0.113.000/025", "fd00:0::/08"],
+    )
+    limits = address_limits(["172.30.0.0/16"])
+    port = svc.spec.ports[0]
+    ipv4, ipv6 = (
+        desired_rules(svc, port, find_targets(svc, port, [], NodePlace("a1", cluster()), "IPv4"), family, limits=limits)
+        for family in (IPV4, IPV6)
+    )
+    assert ipv4 is not None
+    assert (ipv4.cluster_ip, ipv4.external_ips, ipv4.balancer_ips) == ("10.96.0.1", ("1.2.3.4",), ("10.97.0.1",))
+    assert (ipv4.source_ranges, ipv4.left_out) == (("203.0.113.0/25",), ())
+    assert ipv6 is not None
+    assert (ipv6.cluster_ip, ipv6.external_ips, ipv6.source_ranges) == ("fd96::1", ("fd00::9",), ("fd00::/8",))
+
+
+def test_flows_that_udp_may_keep_are_in_the_form_that_the_kernel_reports() -> None:
+    svc = service(ports=[{"name": "http", "port": 53, "protocol": "UDP"}], clusterIPs=["10.96.0.1", "fd96::1"])
+    port = svc.spec.ports[0]
+    targets = find_targets(svc, port, [], NodePlace("a1", cluster()), "IPv4")
+    flows = frozenset({EndpointTarget("10.1.00.01", 53), EndpointTarget("FD00:0::1", 53)})
+    for family, kept in ((IPV4, "10.1.0.1"), (IPV6, "fd00::1")):
+        port_rules = desired_rules(svc, port, targets, family, flows=flows)
+        assert port_rules is not None
+        assert port_rules.flows == {EndpointTarget(kept, 53)}
+
+
 def test_addresses_are_split_by_family() -> None:
     svc = service(
         clusterIP="10.96.0.1",

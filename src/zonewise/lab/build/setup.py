@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zonewise.errors import ZonewiseError
-from zonewise.lab.build import build, node_runtime
+from zonewise.lab.build import build, node_runtime, proxy_flows
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import ProgressReporter
 
@@ -134,6 +134,7 @@ def main() -> None:
         run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
         if arguments.tests:
             prepare_real_nodes(reporter)
+            proxy_flows.ensure(reporter)
     except ZonewiseError as error:
         reporter.close()
         sys.exit(f"setup: {error}")

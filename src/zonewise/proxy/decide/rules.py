@@ -141,7 +141,7 @@ def desired_rules(
         name=PortName(service.metadata.namespace, service.metadata.name, port.name, port.protocol),
         protocol=Protocol[port.protocol],
         port=port.port,
-        cluster_ip=cluster_ip,
+        cluster_ip=family.canonical(cluster_ip),
         internal=_verdict(targets.has_any, local_only=internal_local, cluster=bool(cluster), local=bool(local)),
         external=_verdict(targets.has_any, local_only=external_local, cluster=bool(cluster), local=bool(local)),
         external_policy_local=external_local,
@@ -153,7 +153,7 @@ def desired_rules(
         source_ranges=ranges,
         node_port=port.node_port,
         affinity_seconds=_affinity_seconds(service),
-        flows=flows,
+        flows=None if flows is None else frozenset(_canonical(flows, family)),
         left_out=(*barred, *invalid_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
         created=service.metadata.creation_timestamp or "",
     )
@@ -199,7 +199,7 @@ def _external_addresses(
 
 
 def _of_family(family: Family, addresses: Iterable[str]) -> Iterable[str]:
-    return (address for address in addresses if address and family.owns(address))
+    return (family.canonical(address) for address in addresses if address and family.owns(address))
 
 
 def _source_ranges(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -208,13 +208,12 @@ def _source_ranges(service: Service, family: Family) -> tuple[tuple[str, ...], t
         return (), ()
     valid, invalid = [], []
     for text in service.spec.load_balancer_source_ranges:
+        if not family.owns(text):
+            continue
         try:
-            network = ip_network(text.strip(), strict=False)
+            valid.append(family.canonical_network(text.strip()))
         except ValueError:
             invalid.append(f"loadBalancerSourceRanges: {text!r} is not a network and is ignored")
-            continue
-        if network.version == (4 if family.address_bytes == 4 else 6):
-            valid.append(str(network))
     return tuple(dict.fromkeys(valid)), tuple(invalid)
 
 
@@ -222,6 +221,10 @@ def _affinity_seconds(service: Service) -> int:
     if service.spec.session_affinity != "ClientIP":
         return 0
     return service.spec.session_affinity_config.client_ip.timeout_seconds
+
+
+def _canonical(targets: Iterable[EndpointTarget], family: Family) -> Iterable[EndpointTarget]:
+    return (EndpointTarget(family.canonical(address), port) for address, port in targets if family.owns(address))
 
 
 def _too_many(targets: Mapping[EndpointTarget, float]) -> tuple[str, ...]:

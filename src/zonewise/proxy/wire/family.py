@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_network
 from itertools import repeat
-from socket import inet_pton
+from socket import inet_ntop, inet_pton
 from typing import Final
 
 
@@ -63,7 +63,16 @@ class Family:
         return IPv6Address(address).packed
 
     def unpack(self, packed: bytes) -> str:
-        return str(ip_address(packed))
+        return inet_ntop(self.number, packed)
+
+    def canonical(self, address: str) -> str:
+        """The one form that is compared and written: old API objects have others."""
+        return self.unpack(self.pack(address))
+
+    def canonical_network(self, text: str) -> str:
+        """Without the host's bits. Raises ValueError if it is not a network of this family."""
+        address, _, prefix = text.partition("/")
+        return str(ip_network((self.pack(address), int(prefix or self.address_bytes * 8)), strict=False))
 
     def owns(self, address: str) -> bool:
         """Decided by the colon: the API server has validated the address."""
