@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 import zonewise
 from zonewise.errors import UsageError
 from zonewise.lab import paths
@@ -23,7 +25,7 @@ from zonewise.lab.decide import image_plan
 from zonewise.lab.decide.image_plan import BuildArguments, ImageTarget
 from zonewise.lab.progress import ProgressReporter
 
-__all__ = ["ImageArchive", "ImageBuildError", "ImageTarget", "ensure"]
+__all__ = ["ImageArchive", "ImageBuildError", "ImageReport", "ImageTarget", "ensure", "report"]
 
 SOURCES: Final = Path(zonewise.__file__).parents[2]
 _KEPT_ARCHIVES: Final = 3
@@ -38,6 +40,14 @@ class ImageArchive:
     """For `image:` in a pod."""
     path: Path
     """As `docker save` writes it."""
+
+
+class ImageReport(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON of `zonewise lab image build -o json`."""
+
+    image: str
+    archive: str
+    bytes: int
 
 
 def ensure(
@@ -55,6 +65,11 @@ def ensure(
     os.utime(archive.path)
     _remove_outdated(target, directory)
     return archive
+
+
+def report(built: ImageArchive, archive: Path) -> ImageReport:
+    """Of the image and the archive that the user gets, which may be a copy."""
+    return ImageReport(built.name, str(archive), archive.stat().st_size)
 
 
 def _read(sources: Path) -> dict[str, bytes]:
