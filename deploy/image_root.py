@@ -22,20 +22,15 @@ ELF = b"\x7fELF"
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 """Directories that are links into /usr, while packages may still name them."""
 NEVER = (
-    *(
-        "usr/share/doc/*/[!c]*",
-        "usr/share/doc/*/changelog*",
-        "usr/share/doc-base/*",
-        "usr/share/info/*",
-        "usr/share/man/*",
-    ),
-    *("usr/share/bash-completion/*", "usr/share/bug/*", "usr/share/lintian/*", "usr/share/locale/*", "usr/share/zsh/*"),
+    *("usr/share/doc/*", "usr/share/doc-base/*", "usr/share/info/*", "usr/share/lintian/*", "usr/share/locale/*"),
+    *("usr/share/bash-completion/*", "usr/share/bug/*", "usr/share/man/*", "usr/share/pixmaps/*", "usr/share/zsh/*"),
     *("etc/cron*", "etc/init.d/*", "etc/logrotate.d/*", "etc/systemd/*", "usr/lib/systemd/*", "usr/lib/tmpfiles.d/*"),
     # Of Python's standard library what no program of ours imports, and what needs libraries of its own.
-    *("usr/lib/python3*/idlelib/*", "usr/lib/python3*/pydoc_data/*", "usr/lib/python3*/test/*", "usr/share/pixmaps/*"),
+    *("usr/lib/python3*/idlelib/*", "usr/lib/python3*/pydoc_data/*", "usr/lib/python3*/test/*"),
     *("usr/lib/python3*/lib-dynload/_dbm.*", "usr/lib/python3*/lib-dynload/nis.*", "usr/lib/*/gconv/*"),
 )
-"""Not in an image. What remains of usr/share/doc are the packages' copyright files."""
+"""Not in an image. Copyright files are added apart."""
+DOCUMENTATION = "usr/share/doc"
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n"
     "zonewise:x:65532:65532:zonewise:/nonexistent:/sbin/nologin\n",
@@ -58,7 +53,7 @@ class Package:
     name: str
     version: str
     files: Mapping[str, Path]
-    """By path in the image, without the leading slash."""
+    """By path in the image, without the leading slash; with empty directories."""
 
     @property
     def sonames(self) -> set[str]:
@@ -71,9 +66,6 @@ def merged(path: str) -> str:
 
 
 def wanted(path: str, patterns: Iterable[str] = _WHOLE) -> bool:
-    """Copyright files stay, whatever part of a package is taken."""
-    if path.startswith("usr/share/doc/"):
-        return path.endswith("/copyright")
     if any(fnmatchcase(path, pattern) for pattern in NEVER):
         return False
     return any(fnmatchcase(path, merged(pattern)) for pattern in patterns)
@@ -132,8 +124,17 @@ def unpack(archive: Path, directory: Path) -> Package:
     place = directory / name
     place.mkdir(parents=True)
     run("dpkg-deb", "--extract", str(archive), str(place))
-    paths = (path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir())
+    paths = (
+        path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    )
     return Package(name, version, {merged(str(path.relative_to(place))): path for path in paths})
+
+
+def copyright_of(name: str, unpacked: Path) -> Path:
+    """The documentation of some packages is a link to another package's."""
+    place = unpacked / name / DOCUMENTATION / name
+    owner = place.readlink().name if place.is_symlink() else name
+    return unpacked / owner / DOCUMENTATION / owner / "copyright"
 
 
 def part(package: Package, patterns: Iterable[str]) -> Package:
@@ -176,24 +177,35 @@ def choose(
     return [taken[name] for name in sorted(taken.keys() - beside)]
 
 
-def write(root: Path, packages: Iterable[Package], archives: Mapping[str, Path]) -> None:
-    for link in MERGED[:2] + MERGED[3:4] + MERGED[5:]:
+def write(root: Path, packages: Iterable[Package], archives: Mapping[str, Path], unpacked: Path) -> None:
+    for link in ("bin", "lib", "lib64", "sbin"):
         (root / "usr" / link).mkdir(parents=True)
         (root / link).symlink_to(Path("usr", link))
     for directory, mode in DIRECTORIES.items():
         (root / directory).mkdir(parents=True)
         (root / directory).chmod(mode)
+    (root / "var/run").symlink_to("/run")
     records = root / "var/lib/dpkg/status.d"  # where scanners look for the packages of an image without dpkg
     records.mkdir(parents=True)
     for package in packages:
-        for path, at in package.files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(at, root / path)
+        documentation = root / DOCUMENTATION / package.name
+        documentation.mkdir(parents=True)
+        shutil.copyfile(copyright_of(package.name, unpacked), documentation / "copyright")
         (records / package.name).write_text(run("dpkg-deb", "--field", str(archives[package.name])))
+        for path, at in package.files.items():
+            _move(at, root / path)
     for path, text in FILES.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     _finish(root)
+
+
+def _move(source: Path, target: Path) -> None:
+    if source.is_dir() and not source.is_symlink():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
 
 
 def _finish(root: Path) -> None:
@@ -222,11 +234,12 @@ def main(root: Path, arguments: list[str]) -> None:
     programs = [directory(Path(argument)) for argument in arguments if argument.startswith("/")]
     selected = selection(argument for argument in arguments if not argument.startswith("/"))
     scratch = root.with_name(f"{root.name}.packages")
+    files = scratch / "files"
     archives = fetch([name for name in selected if "*" not in name], scratch / "archives")
-    unpacked = [(unpack(archive, scratch / "files"), archive) for archive in archives]
+    unpacked = [(unpack(archive, files), archive) for archive in archives]
     packages = choose((package for package, _ in unpacked), selected, programs)
     by_name = {package.name: archive for package, archive in unpacked}
-    write(root, packages, by_name)
+    write(root, packages, by_name, files)
     shutil.rmtree(scratch)
     sys.stdout.writelines(f"{package.name}\t{package.version}\n" for package in packages)
 

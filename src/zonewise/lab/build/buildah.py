@@ -1,6 +1,7 @@
 """Buildah with a storage of the lab's own: builds, imports and exports images without a registry.
 
-Each call runs in a mount namespace of its own and with fresh run-time state, so that a killed build leaves no mount behind.
+Each call runs in a mount namespace of its own and with fresh run-time state, and ends when its caller is killed: a killed
+build leaves neither a mount nor a process behind.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab.decide import image_plan
 
 _LAST_LINES: Final = 20
-_PRIVATE_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private", "--")
+_CONFINED: Final = ("setpriv", "--pdeathsig", "TERM", "--", "unshare", "--mount", "--propagation", "private", "--")
 
 
 class ImageBuildError(ZonewiseError):
@@ -70,4 +71,4 @@ class Buildah:
         return done.stdout
 
     def _argv(self, state: str, arguments: Sequence[str]) -> list[str]:
-        return [*_PRIVATE_MOUNTS, "buildah", f"--root={self.storage}", f"--runroot={state}", *arguments]
+        return [*_CONFINED, "buildah", f"--root={self.storage}", f"--runroot={state}", *arguments]

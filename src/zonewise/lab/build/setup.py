@@ -52,7 +52,7 @@ LIBRARIES = {
 NODE_PACKAGES = {"busybox": "busybox-static", "iptables": "iptables", "runc": "runc"}
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
 # Of container images (`container_images`).
-IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "unshare": "util-linux"}
+IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
