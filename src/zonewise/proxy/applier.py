@@ -37,7 +37,7 @@ Changes = Mapping[Family, Mapping[PortName, PortRules | None]]
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """The node's network as the rules need it: its pods, and the addresses that serve node ports.
+    """The node's network as the rules need it: its pods, the `addresses` that serve node ports, and the node's own.
 
     Traffic to addresses within `service_ranges` that belong to no Service is dropped.
     """
@@ -47,6 +47,7 @@ class NodeNetwork:
     masquerade_all: bool = False
     pods_interface: str = ""
     service_ranges: tuple[str, ...] = ()
+    node_ips: tuple[str, ...] = ()
 
 
 class Applier:
@@ -117,8 +118,9 @@ def _ruleset(family: Family, network: NodeNetwork) -> Ruleset:
     pods = _of_family(family, network.pod_ranges)
     options = LayoutOptions(network.masquerade_all, bool(pods), network.pods_interface)
     addresses = tuple(address for address in network.addresses if family.owns(address))
+    node_ips = tuple(address for address in network.node_ips if family.owns(address))
     services = _of_family(family, network.service_ranges)
-    return Ruleset(ElementWriter(family, options, addresses), _bounds(pods), _bounds(services))
+    return Ruleset(ElementWriter(family, options, addresses, node_ips), _bounds(pods), _bounds(services))
 
 
 def _of_family(family: Family, ranges: Iterable[str]) -> list[IPv4Network | IPv6Network]:

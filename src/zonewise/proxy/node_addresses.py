@@ -20,7 +20,7 @@ _ADDRESS, _LOCAL = 1, 2
 def node_port_addresses(node: Node, ranges: Iterable[str]) -> tuple[str, ...]:
     """The addresses within `ranges`, loopback excluded; `primary`, the default, means the first of each family."""
     cidrs = [text for text in ranges if text != PRIMARY]
-    chosen: list[str] = _primary(node) if PRIMARY in ranges or not cidrs else []
+    chosen = list(primary(node)) if PRIMARY in ranges or not cidrs else []
     if cidrs:
         networks = [ip_network(text, strict=False) for text in cidrs]
         chosen += [str(address) for address in addresses() if any(address in network for network in networks)]
@@ -35,14 +35,15 @@ def check_ranges(ranges: Iterable[str]) -> None:
             raise UsageError(f"{text!r} is not a CIDR: write one such as 10.0.0.0/8") from None
 
 
-def _primary(node: Node) -> list[str]:
+def primary(node: Node) -> tuple[str, ...]:
+    """The node's own address of each family."""
     internal = [
         address.address
         for address in node.status.addresses
         if address.type == "InternalIP" and _is_address(address.address)
     ]
     firsts = {":" in address: address for address in reversed(internal)}
-    return list(firsts.values())
+    return tuple(firsts.values())
 
 
 def _is_address(text: str) -> bool:

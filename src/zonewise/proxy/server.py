@@ -224,6 +224,7 @@ class Proxy:
             masquerade_all=self._config.masquerade_all,
             pods_interface=self._config.pods_interface,
             service_ranges=self._service_cidrs.cidrs if self._config.all_services else (),
+            node_ips=node_addresses.primary(node),
         )
 
     def _remove_stale_flows(self) -> None:

@@ -145,6 +145,24 @@ def test_source_ranges_apply_to_load_balancer_addresses(node_net: NodeNet, node:
     )
 
 
+@pytest.mark.parametrize(("sources", "allowed"), [("10.0.0.0/24", True), ("172.31.0.0/24", False)])
+def test_node_with_a_balancer_address_reaches_it_if_allowed(
+    node_net: NodeNet, node: ProxyNode, sources: str, allowed: bool
+) -> None:
+    """Some balancers' addresses are added to each node: then they are the source of what the node sends to them.
+
+    As with kube-proxy, the ranges are for the node's own address, whichever addresses serve node ports.
+    """
+    node.applier.set_node_network(replace(NETWORK, addresses=(), node_ips=NODE))
+    node.serve(FAR, loadBalancerSourceRanges=[sources], **EXTERNAL)
+    namespaces.ip([f"addr add {BALANCER}/32 dev lo"], node_net.netns("node"))
+    try:
+        outcome = node_net.endpoints("node", BALANCER, **({} if allowed else SILENT))
+    finally:
+        namespaces.ip([f"addr del {BALANCER}/32 dev lo"], node_net.netns("node"))
+    assert (outcome[0] in addresses(FAR)) if allowed else (outcome == ["silence"])
+
+
 def test_session_affinity_survives_restarts_and_updates(
     node_net: NodeNet, node: ProxyNode, restarted: Callable[[ProxyNode], ProxyNode]
 ) -> None:

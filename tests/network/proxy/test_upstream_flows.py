@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import pytest
 
 from network.proxy import wired_node
@@ -91,10 +92,16 @@ class _Proxy:
             self._applier.apply(merged)
 
     def _network(self, settings: Settings) -> NodeNetwork:
+        status = {"addresses": [{"type": "InternalIP", "address": settings.node_ip}]}
+        node = msgspec.convert({"status": status}, Node)
         ranges = settings.node_port_addresses
-        addresses = namespaces.inside(self._wired.netns, lambda: node_addresses.node_port_addresses(Node(), ranges))
+        addresses = namespaces.inside(self._wired.netns, lambda: node_addresses.node_port_addresses(node, ranges))
         return NodeNetwork(
-            settings.pod_ranges, addresses, settings.masquerade_all, service_ranges=settings.service_ranges
+            pod_ranges=settings.pod_ranges,
+            addresses=addresses,
+            masquerade_all=settings.masquerade_all,
+            service_ranges=settings.service_ranges,
+            node_ips=node_addresses.primary(node),
         )
 
 

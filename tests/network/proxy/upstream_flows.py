@@ -23,6 +23,7 @@ STATIC: Mapping[str, str] = {
 class Settings(msgspec.Struct, rename="camel"):
     family: str
     node_name: str
+    node_ip: str = msgspec.field(name="nodeIP")
     node_ips: list[str] = msgspec.field(name="nodeIPs")
     node_port_addresses: list[str]
     local_detector: list[str] | None

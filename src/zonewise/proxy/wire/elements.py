@@ -58,11 +58,12 @@ class PortElements:
 
 @dataclass(frozen=True, slots=True)
 class ElementWriter:
-    """Writes ports into `PortElements`; `node_addresses` decide whether a firewall's ranges include the node."""
+    """Writes ports into `PortElements`; `node_ips` decide whether a firewall's ranges include the node."""
 
     family: Family
     options: LayoutOptions
     node_addresses: tuple[str, ...] = ()
+    node_ips: tuple[str, ...] = ()
 
     def write(self, rules: PortRules, into: PortElements, lost: frozenset[Frontend] = frozenset()) -> None:
         """Write the port, without the frontends that it has lost to another Service."""
@@ -84,7 +85,7 @@ class ElementWriter:
     def firewall_ranges(self, rules: PortRules) -> tuple[tuple[bytes, bytes], ...]:
         """A request of this node to a load balancer address may return to it with that address as its source."""
         networks = [ip_network(text) for text in rules.source_ranges]
-        if any(ip_network(address)[0] in network for address in self.node_addresses for network in networks):
+        if any(ip_network(address)[0] in network for address in self.node_ips for network in networks):
             networks += [ip_network(address) for address in rules.balancer_ips]
         return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
 

@@ -38,6 +38,7 @@ type event struct {
 type settings struct {
 	Family            string   `json:"family"`
 	NodeName          string   `json:"nodeName"`
+	NodeIP            string   `json:"nodeIP"`
 	NodeIPs           []string `json:"nodeIPs"`
 	NodePortAddresses []string `json:"nodePortAddresses"`
 	// LocalDetector is what nftables matches pods of the node by.
@@ -112,6 +113,7 @@ func (proxier *Proxier) syncProxyRules() error {
 	s := settings{
 		Family:            string(proxier.ipFamily),
 		NodeName:          proxier.nodeName,
+		NodeIP:            proxier.nodeIP.String(),
 		NodePortAddresses: strings.Fields(strings.Trim(proxier.nodePortAddresses.String(), "[]")),
 		ServiceCIDRs:      proxier.serviceCIDRs,
 		MasqueradeAll:     proxier.masqueradeAll,
