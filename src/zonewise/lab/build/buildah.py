@@ -1,7 +1,7 @@
 """Buildah with a storage of the lab's own: builds, imports and exports images without a registry.
 
-Each call runs in a mount namespace of its own and with fresh run-time state, and ends when its caller is killed: a killed
-build leaves neither a mount nor a process behind.
+Each call has fresh run-time state and a mount namespace of its own (`confined`), so that a killed build leaves neither a mount
+nor a process behind.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from zonewise.errors import ZonewiseError
+from zonewise.lab.build import confined
 from zonewise.lab.decide import image_plan
 
 _LAST_LINES: Final = 20
-_CONFINED: Final = ("setpriv", "--pdeathsig", "TERM", "--", "unshare", "--mount", "--propagation", "private", "--")
 
 
 class ImageBuildError(ZonewiseError):
@@ -71,4 +71,5 @@ class Buildah:
         return done.stdout
 
     def _argv(self, state: str, arguments: Sequence[str]) -> list[str]:
-        return [*_CONFINED, "buildah", f"--root={self.storage}", f"--runroot={state}", *arguments]
+        command = ("buildah", f"--root={self.storage}", f"--runroot={state}", *arguments)
+        return confined.argv(self.storage.parent, *command)

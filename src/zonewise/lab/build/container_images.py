@@ -139,16 +139,20 @@ def _build(
     with tempfile.TemporaryDirectory(prefix="zonewise-image-", dir=archive.path.parent) as scratch:
         context, result = Path(scratch, "context"), Path(scratch, archive.path.name)
         _write(read, context)
-        arguments = BuildArguments(f"{base.name.rpartition(':')[0]}@{digest}", zonewise.__version__, *_pip_settings())
+        arguments = BuildArguments(
+            f"{base.name.rpartition(':')[0]}@{digest}", zonewise.__version__, *_pip_settings(Path(scratch))
+        )
         buildah.build(image_plan.build_arguments(target, archive.name, arguments, context), show)
         buildah.export(archive.name, result)
         result.rename(archive.path)
 
 
-def _pip_settings() -> tuple[str, str]:
-    """This machine's authorities and package index, which a build behind a proxy needs."""
-    certificates = Path(os.environ.get("PIP_CERT", _CERTIFICATES))
-    return (str(certificates) if certificates.is_file() else ""), os.environ.get("PIP_INDEX_URL", "")
+def _pip_settings(scratch: Path) -> tuple[str, str]:
+    """This machine's authorities, as a copy, and its package index: a build behind a proxy needs them."""
+    certificates, copied = Path(os.environ.get("PIP_CERT", _CERTIFICATES)), scratch / "authorities.crt"
+    if certificates.is_file():
+        shutil.copyfile(certificates, copied)
+    return (str(copied) if copied.exists() else ""), os.environ.get("PIP_INDEX_URL", "")
 
 
 def _write(read: dict[str, bytes], context: Path) -> None:

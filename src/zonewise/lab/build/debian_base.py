@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from zonewise.lab.build import confined
 from zonewise.lab.build.buildah import ImageBuildError
 from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
@@ -55,7 +56,7 @@ def _make(directory: Path, reporter: ProgressReporter) -> DebianBase:
         archive = Path(scratch, "root.tar")
         with archive.open("wb") as file:
             done = subprocess.run(
-                ["mmdebstrap", *image_plan.bootstrap_arguments(_suite())],
+                confined.argv(directory, "mmdebstrap", *image_plan.bootstrap_arguments(_suite())),
                 env={**os.environ, "SOURCE_DATE_EPOCH": "0"},
                 stdout=file,
                 stderr=subprocess.PIPE,

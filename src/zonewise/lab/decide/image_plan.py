@@ -22,6 +22,7 @@ BASE_PACKAGES: Final = ("binutils", "ca-certificates", "python3", "python3-venv"
 """In the base, so that the build does not fetch them each time."""
 _MIRROR, _SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 _HASH_LENGTH: Final = 12
+_KERNEL: Final = ("/dev", "/proc", "/sys")
 _GENERATED: Final = ("_pb2.py", "_pb2.pyi", ".pyc")
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\] STEP (\d+)/(\d+): (.+)")
 
@@ -106,6 +107,23 @@ def build_arguments(target: ImageTarget, name: str, arguments: BuildArguments, c
         *([f"--volume={arguments.certificates}:{mounted}:ro"] if arguments.certificates else []),
         *(f"--target={target.stage}", f"--tag={name}", f"--file={context / CONTAINERFILE}", str(context)),
     ]
+
+
+def foreign_mounts(mountinfo: str, needed: Iterable[str]) -> list[str]:
+    """Mount points in /proc/self/mountinfo, outermost first, that hold none of the needed paths and nothing of the kernel's."""
+    points = [
+        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in mountinfo.splitlines()
+    ]
+    kept = [*needed, "/"]
+    return [
+        point
+        for point in dict.fromkeys(points)
+        if not any(_is_within(path, point) for path in kept) and not any(_is_within(point, path) for path in _KERNEL)
+    ]
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def progress(line: str) -> tuple[str, float] | None:
