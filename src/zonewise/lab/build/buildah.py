@@ -25,6 +25,10 @@ class ImageBuildError(ZonewiseError):
     pass
 
 
+class OutdatedPackagesError(ImageBuildError):
+    """The mirror no longer has a package that apt's lists name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Buildah:
     storage: Path
@@ -53,7 +57,8 @@ class Buildah:
                 finally:
                     process.terminate()  # no effect once it ended
         if process.returncode:
-            raise ImageBuildError(f"the image could not be built: {image_plan.failure(last)} (all of it: {self.log})")
+            kind = OutdatedPackagesError if image_plan.is_outdated(last) else ImageBuildError
+            raise kind(f"the image could not be built: {image_plan.failure(last)} (all of it: {self.log})")
 
     def export(self, name: str, archive: Path) -> None:
         """Write an archive as `docker save` does, and remove the image; steps of its build stay."""

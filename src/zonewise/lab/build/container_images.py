@@ -19,7 +19,7 @@ import zonewise
 from zonewise.errors import UsageError
 from zonewise.lab import paths
 from zonewise.lab.build import build, debian_base, setup
-from zonewise.lab.build.buildah import Buildah, ImageBuildError
+from zonewise.lab.build.buildah import Buildah, ImageBuildError, OutdatedPackagesError
 from zonewise.lab.build.debian_base import DebianBase
 from zonewise.lab.decide import image_plan
 from zonewise.lab.decide.image_plan import BuildArguments, ImageTarget
@@ -28,6 +28,7 @@ from zonewise.lab.progress import ProgressReporter
 __all__ = ["ImageArchive", "ImageBuildError", "ImageReport", "ImageTarget", "ensure", "report"]
 
 SOURCES: Final = Path(zonewise.__file__).parents[2]
+_STORAGE: Final = "storage"
 _KEPT_ARCHIVES: Final = 3
 """Of each target. More than one, because labs of other working trees may use theirs."""
 _LARGEST_STORAGE_BYTES: Final = 6 << 30
@@ -63,7 +64,7 @@ def ensure(
         with build.locked(directory / "images.lock", reporter):
             archive = _make(target, read, directory, reporter, renew=renew)
     os.utime(archive.path)
-    _remove_outdated(target, directory)
+    _remove_unused(target, directory)
     return archive
 
 
@@ -93,17 +94,28 @@ def _archive(target: ImageTarget, read: dict[str, bytes], base: DebianBase, dire
 def _make(
     target: ImageTarget, read: dict[str, bytes], directory: Path, reporter: ProgressReporter, *, renew: bool
 ) -> ImageArchive:
-    """With the lock held."""
+    """With the lock held. Packages that the mirror has replaced since the base was made can't be fetched: then it is made anew."""
     _prepare(reporter)
-    storage = directory / "storage"
+    if renew or _size(directory / _STORAGE) > _LARGEST_STORAGE_BYTES:
+        shutil.rmtree(directory / _STORAGE, ignore_errors=True)
     if renew:
         debian_base.remove(directory)
-    if renew or _size(storage) > _LARGEST_STORAGE_BYTES:
-        shutil.rmtree(storage, ignore_errors=True)
+    try:
+        return _attempt(target, read, directory, reporter, renew=renew)
+    except OutdatedPackagesError:
+        if renew:
+            raise
+        reporter.step("the mirror has newer packages")
+        return _make(target, read, directory, reporter, renew=True)
+
+
+def _attempt(
+    target: ImageTarget, read: dict[str, bytes], directory: Path, reporter: ProgressReporter, *, renew: bool
+) -> ImageArchive:
     base = debian_base.ensure(directory, reporter)
     archive = _archive(target, read, base, directory)
     if renew or not archive.path.is_file():
-        buildah = Buildah(storage, directory / f"{target.value}.log")
+        buildah = Buildah(directory / _STORAGE, directory / f"{target.value}.log")
         _build(buildah, target, read, base, archive, reporter)
         reporter.step(f"{archive.name} is in {archive.path}")
     return archive
@@ -165,7 +177,7 @@ def _size(storage: Path) -> int:
     return sum(path.lstat().st_size for path in storage.rglob("*"))
 
 
-def _remove_outdated(target: ImageTarget, directory: Path) -> None:
+def _remove_unused(target: ImageTarget, directory: Path) -> None:
     archives = ((path.stat().st_mtime, path) for path in directory.glob(image_plan.archive_pattern(target)))
-    for path in image_plan.outdated(archives, _KEPT_ARCHIVES):
+    for path in image_plan.unused(archives, _KEPT_ARCHIVES):
         path.unlink(missing_ok=True)

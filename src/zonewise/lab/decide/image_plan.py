@@ -140,6 +140,11 @@ def failure(lines: Sequence[str], most: int = 3) -> str:
     return " ".join(line.strip() for line in list(lines)[-most:] if line.strip())
 
 
-def outdated(archives: Iterable[tuple[float, Path]], keep: int) -> list[Path]:
+def is_outdated(lines: Iterable[str]) -> bool:
+    """Whether a build failed because apt's lists are older than the mirror."""
+    return any(re.search(r"\b404\s+Not Found", line) for line in lines)
+
+
+def unused(archives: Iterable[tuple[float, Path]], keep: int) -> list[Path]:
     """All but the archives used last, each with the time of its last use."""
     return [path for _, path in sorted(archives, key=lambda archive: archive[0], reverse=True)[keep:]]
