@@ -18,6 +18,8 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab.build import confined
 from zonewise.lab.decide import image_plan
 
+SCRATCH: Final = "scratch-"
+"""Prefix of directories that a build removes at its end."""
 _LAST_LINES: Final = 20
 
 
@@ -46,7 +48,7 @@ class Buildah:
     def build(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> None:
         """Arguments begin with the command; its output goes to the log, and line by line to `on_line`."""
         last: deque[str] = deque(maxlen=_LAST_LINES)
-        with tempfile.TemporaryDirectory(prefix="zonewise-buildah-") as state, self.log.open("w") as log:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.storage.parent) as state, self.log.open("w") as log:
             argv = self._argv(state, arguments)
             with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
                 try:
@@ -69,7 +71,7 @@ class Buildah:
         return bool(self._run("images", "--quiet", "--filter", f"reference={name}").strip())
 
     def _run(self, *arguments: str) -> str:
-        with tempfile.TemporaryDirectory(prefix="zonewise-buildah-") as state:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.storage.parent) as state:
             done = subprocess.run(self._argv(state, arguments), capture_output=True, text=True, check=False)
         if done.returncode:
             raise ImageBuildError(f"`buildah {arguments[0]}` failed: {image_plan.failure(done.stderr.splitlines())}")

@@ -19,7 +19,7 @@ import zonewise
 from zonewise.errors import UsageError
 from zonewise.lab import paths
 from zonewise.lab.build import build, debian_base, setup
-from zonewise.lab.build.buildah import Buildah, ImageBuildError, OutdatedPackagesError
+from zonewise.lab.build.buildah import SCRATCH, Buildah, ImageBuildError, OutdatedPackagesError
 from zonewise.lab.build.debian_base import DebianBase
 from zonewise.lab.decide import image_plan
 from zonewise.lab.decide.image_plan import BuildArguments, ImageTarget
@@ -96,6 +96,8 @@ def _make(
 ) -> ImageArchive:
     """With the lock held. Packages that the mirror has replaced since the base was made can't be fetched: then it is made anew."""
     _prepare(reporter)
+    for abandoned in directory.glob(f"{SCRATCH}*"):  # by a killed build; with the lock held there is no other
+        shutil.rmtree(abandoned, ignore_errors=True)
     if renew or _size(directory / _STORAGE) > _LARGEST_STORAGE_BYTES:
         shutil.rmtree(directory / _STORAGE, ignore_errors=True)
     if renew:
@@ -148,7 +150,7 @@ def _build(
         if progress:
             reporter.advance(*progress)
 
-    with tempfile.TemporaryDirectory(prefix="zonewise-image-", dir=archive.path.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=archive.path.parent) as scratch:
         context, result = Path(scratch, "context"), Path(scratch, archive.path.name)
         _write(read, context)
         arguments = BuildArguments(

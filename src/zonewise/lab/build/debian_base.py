@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from zonewise.lab.build import confined
-from zonewise.lab.build.buildah import ImageBuildError
+from zonewise.lab.build.buildah import SCRATCH, ImageBuildError
 from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
 
@@ -52,7 +52,7 @@ def remove(directory: Path) -> None:
 
 def _make(directory: Path, reporter: ProgressReporter) -> DebianBase:
     reporter.step(f"making a Debian {_suite()} to build images in: about a minute, once")
-    with tempfile.TemporaryDirectory(prefix="zonewise-base-", dir=directory) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
         archive = Path(scratch, "root.tar")
         with archive.open("wb") as file:
             done = subprocess.run(
