@@ -104,4 +104,26 @@ def test_progress_is_read_from_the_steps_of_buildah(line: str, progress: tuple[s
 
 def test_archives_used_last_are_kept() -> None:
     archives = [(float(number), Path(str(number))) for number in (2, 4, 1, 3)]
-    assert image_plan.outdated(archives, 2) == [Path("2"), Path("1")]
+    assert image_plan.unused(archives, 2) == [Path("2"), Path("1")]
+
+
+def test_only_mounts_that_a_build_needs_are_kept() -> None:
+    points = (
+        *("/", "/proc", "/sys/fs/cgroup/cpu", "/dev/shm", "/run", "/run/netns/lab", "/tmp", "/tmp/test/volume"),
+        *("/home/of\\040user", "/home/other", "/home/of\\040user/.cache/zonewise/images/volume", "/usr"),
+    )
+    mountinfo = "".join(f"1 2 0:3 / {point} rw - ext4 /dev/loop0 rw\n" for point in points)
+    needed = ("/home/of user/.cache/zonewise/images", "/tmp/scratch", "/usr", "/run")
+    foreign = ["/run/netns/lab", "/tmp/test/volume", "/home/other", "/home/of user/.cache/zonewise/images/volume"]
+    assert image_plan.foreign_mounts(mountinfo, needed) == foreign
+
+
+@pytest.mark.parametrize(
+    ("line", "outdated"),
+    [
+        ("E: Failed to fetch http://mirror/pool/a.deb  404  Not Found [IP: 192.0.2.1 80]", True),
+        ("E: Unable to locate a", False),
+    ],
+)
+def test_packages_that_the_mirror_replaced_are_known_by_its_answer(line: str, outdated: bool) -> None:
+    assert image_plan.is_outdated(["STEP 1/2", line, "exit status 1"]) is outdated

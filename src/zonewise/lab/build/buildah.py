@@ -1,7 +1,7 @@
 """Buildah with a storage of the lab's own: builds, imports and exports images without a registry.
 
-Each call runs in a mount namespace of its own and with fresh run-time state, and ends when its caller is killed: a killed
-build leaves neither a mount nor a process behind.
+Each call has fresh run-time state and a mount namespace of its own (`confined`), so that a killed build leaves neither a mount
+nor a process behind.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from zonewise.errors import ZonewiseError
+from zonewise.lab.build import confined
 from zonewise.lab.decide import image_plan
 
+SCRATCH: Final = "scratch-"
+"""Prefix of directories that a build removes at its end."""
 _LAST_LINES: Final = 20
-_CONFINED: Final = ("setpriv", "--pdeathsig", "TERM", "--", "unshare", "--mount", "--propagation", "private", "--")
 
 
 class ImageBuildError(ZonewiseError):
     pass
+
+
+class OutdatedPackagesError(ImageBuildError):
+    """The mirror no longer has a package that apt's lists name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Buildah:
     def build(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> None:
         """Arguments begin with the command; its output goes to the log, and line by line to `on_line`."""
         last: deque[str] = deque(maxlen=_LAST_LINES)
-        with tempfile.TemporaryDirectory(prefix="zonewise-buildah-") as state, self.log.open("w") as log:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.storage.parent) as state, self.log.open("w") as log:
             argv = self._argv(state, arguments)
             with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
                 try:
@@ -53,7 +59,8 @@ class Buildah:
                 finally:
                     process.terminate()  # no effect once it ended
         if process.returncode:
-            raise ImageBuildError(f"the image could not be built: {image_plan.failure(last)} (all of it: {self.log})")
+            kind = OutdatedPackagesError if image_plan.is_outdated(last) else ImageBuildError
+            raise kind(f"the image could not be built: {image_plan.failure(last)} (all of it: {self.log})")
 
     def export(self, name: str, archive: Path) -> None:
         """Write an archive as `docker save` does, and remove the image; steps of its build stay."""
@@ -64,11 +71,12 @@ class Buildah:
         return bool(self._run("images", "--quiet", "--filter", f"reference={name}").strip())
 
     def _run(self, *arguments: str) -> str:
-        with tempfile.TemporaryDirectory(prefix="zonewise-buildah-") as state:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.storage.parent) as state:
             done = subprocess.run(self._argv(state, arguments), capture_output=True, text=True, check=False)
         if done.returncode:
             raise ImageBuildError(f"`buildah {arguments[0]}` failed: {image_plan.failure(done.stderr.splitlines())}")
         return done.stdout
 
     def _argv(self, state: str, arguments: Sequence[str]) -> list[str]:
-        return [*_CONFINED, "buildah", f"--root={self.storage}", f"--runroot={state}", *arguments]
+        command = ("buildah", f"--root={self.storage}", f"--runroot={state}", *arguments)
+        return confined.argv(self.storage.parent, *command)

@@ -19,7 +19,7 @@ import zonewise
 from zonewise.errors import UsageError
 from zonewise.lab import paths
 from zonewise.lab.build import build, debian_base, setup
-from zonewise.lab.build.buildah import Buildah, ImageBuildError
+from zonewise.lab.build.buildah import SCRATCH, Buildah, ImageBuildError, OutdatedPackagesError
 from zonewise.lab.build.debian_base import DebianBase
 from zonewise.lab.decide import image_plan
 from zonewise.lab.decide.image_plan import BuildArguments, ImageTarget
@@ -28,6 +28,7 @@ from zonewise.lab.progress import ProgressReporter
 __all__ = ["ImageArchive", "ImageBuildError", "ImageReport", "ImageTarget", "ensure", "report"]
 
 SOURCES: Final = Path(zonewise.__file__).parents[2]
+_STORAGE: Final = "storage"
 _KEPT_ARCHIVES: Final = 3
 """Of each target. More than one, because labs of other working trees may use theirs."""
 _LARGEST_STORAGE_BYTES: Final = 6 << 30
@@ -63,7 +64,7 @@ def ensure(
         with build.locked(directory / "images.lock", reporter):
             archive = _make(target, read, directory, reporter, renew=renew)
     os.utime(archive.path)
-    _remove_outdated(target, directory)
+    _remove_unused(target, directory)
     return archive
 
 
@@ -93,17 +94,30 @@ def _archive(target: ImageTarget, read: dict[str, bytes], base: DebianBase, dire
 def _make(
     target: ImageTarget, read: dict[str, bytes], directory: Path, reporter: ProgressReporter, *, renew: bool
 ) -> ImageArchive:
-    """With the lock held."""
+    """With the lock held. Packages that the mirror has replaced since the base was made can't be fetched: then it is made anew."""
     _prepare(reporter)
-    storage = directory / "storage"
+    for abandoned in directory.glob(f"{SCRATCH}*"):  # by a killed build; with the lock held there is no other
+        shutil.rmtree(abandoned, ignore_errors=True)
+    if renew or _size(directory / _STORAGE) > _LARGEST_STORAGE_BYTES:
+        shutil.rmtree(directory / _STORAGE, ignore_errors=True)
     if renew:
         debian_base.remove(directory)
-    if renew or _size(storage) > _LARGEST_STORAGE_BYTES:
-        shutil.rmtree(storage, ignore_errors=True)
+    try:
+        return _attempt(target, read, directory, reporter, renew=renew)
+    except OutdatedPackagesError:
+        if renew:
+            raise
+        reporter.step("the mirror has newer packages")
+        return _make(target, read, directory, reporter, renew=True)
+
+
+def _attempt(
+    target: ImageTarget, read: dict[str, bytes], directory: Path, reporter: ProgressReporter, *, renew: bool
+) -> ImageArchive:
     base = debian_base.ensure(directory, reporter)
     archive = _archive(target, read, base, directory)
     if renew or not archive.path.is_file():
-        buildah = Buildah(storage, directory / f"{target.value}.log")
+        buildah = Buildah(directory / _STORAGE, directory / f"{target.value}.log")
         _build(buildah, target, read, base, archive, reporter)
         reporter.step(f"{archive.name} is in {archive.path}")
     return archive
@@ -136,19 +150,23 @@ def _build(
         if progress:
             reporter.advance(*progress)
 
-    with tempfile.TemporaryDirectory(prefix="zonewise-image-", dir=archive.path.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=archive.path.parent) as scratch:
         context, result = Path(scratch, "context"), Path(scratch, archive.path.name)
         _write(read, context)
-        arguments = BuildArguments(f"{base.name.rpartition(':')[0]}@{digest}", zonewise.__version__, *_pip_settings())
+        arguments = BuildArguments(
+            f"{base.name.rpartition(':')[0]}@{digest}", zonewise.__version__, *_pip_settings(Path(scratch))
+        )
         buildah.build(image_plan.build_arguments(target, archive.name, arguments, context), show)
         buildah.export(archive.name, result)
         result.rename(archive.path)
 
 
-def _pip_settings() -> tuple[str, str]:
-    """This machine's authorities and package index, which a build behind a proxy needs."""
-    certificates = Path(os.environ.get("PIP_CERT", _CERTIFICATES))
-    return (str(certificates) if certificates.is_file() else ""), os.environ.get("PIP_INDEX_URL", "")
+def _pip_settings(scratch: Path) -> tuple[str, str]:
+    """This machine's authorities, as a copy, and its package index: a build behind a proxy needs them."""
+    certificates, copied = Path(os.environ.get("PIP_CERT", _CERTIFICATES)), scratch / "authorities.crt"
+    if certificates.is_file():
+        shutil.copyfile(certificates, copied)
+    return (str(copied) if copied.exists() else ""), os.environ.get("PIP_INDEX_URL", "")
 
 
 def _write(read: dict[str, bytes], context: Path) -> None:
@@ -161,7 +179,7 @@ def _size(storage: Path) -> int:
     return sum(path.lstat().st_size for path in storage.rglob("*"))
 
 
-def _remove_outdated(target: ImageTarget, directory: Path) -> None:
+def _remove_unused(target: ImageTarget, directory: Path) -> None:
     archives = ((path.stat().st_mtime, path) for path in directory.glob(image_plan.archive_pattern(target)))
-    for path in image_plan.outdated(archives, _KEPT_ARCHIVES):
+    for path in image_plan.unused(archives, _KEPT_ARCHIVES):
         path.unlink(missing_ok=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from zonewise.lab.build.buildah import ImageBuildError
+from zonewise.lab.build import confined
+from zonewise.lab.build.buildah import SCRATCH, ImageBuildError
 from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
 
@@ -51,11 +52,11 @@ def remove(directory: Path) -> None:
 
 def _make(directory: Path, reporter: ProgressReporter) -> DebianBase:
     reporter.step(f"making a Debian {_suite()} to build images in: about a minute, once")
-    with tempfile.TemporaryDirectory(prefix="zonewise-base-", dir=directory) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
         archive = Path(scratch, "root.tar")
         with archive.open("wb") as file:
             done = subprocess.run(
-                ["mmdebstrap", *image_plan.bootstrap_arguments(_suite())],
+                confined.argv(directory, "mmdebstrap", *image_plan.bootstrap_arguments(_suite())),
                 env={**os.environ, "SOURCE_DATE_EPOCH": "0"},
                 stdout=file,
                 stderr=subprocess.PIPE,

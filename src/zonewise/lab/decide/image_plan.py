@@ -22,6 +22,7 @@ BASE_PACKAGES: Final = ("binutils", "ca-certificates", "python3", "python3-venv"
 """In the base, so that the build does not fetch them each time."""
 _MIRROR, _SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 _HASH_LENGTH: Final = 12
+_KERNEL: Final = ("/dev", "/proc", "/sys")
 _GENERATED: Final = ("_pb2.py", "_pb2.pyi", ".pyc")
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\] STEP (\d+)/(\d+): (.+)")
 
@@ -108,6 +109,23 @@ def build_arguments(target: ImageTarget, name: str, arguments: BuildArguments, c
     ]
 
 
+def foreign_mounts(mountinfo: str, needed: Iterable[str]) -> list[str]:
+    """Mount points in /proc/self/mountinfo, outermost first, that hold none of the needed paths and nothing of the kernel's."""
+    points = [
+        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in mountinfo.splitlines()
+    ]
+    kept = [*needed, "/"]
+    return [
+        point
+        for point in dict.fromkeys(points)
+        if not any(_is_within(path, point) for path in kept) and not any(_is_within(point, path) for path in _KERNEL)
+    ]
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
 def progress(line: str) -> tuple[str, float] | None:
     """The instruction that buildah begins, shortened, and how far the build is; None if the line says something else."""
     match = _STEP.match(line)
@@ -122,6 +140,11 @@ def failure(lines: Sequence[str], most: int = 3) -> str:
     return " ".join(line.strip() for line in list(lines)[-most:] if line.strip())
 
 
-def outdated(archives: Iterable[tuple[float, Path]], keep: int) -> list[Path]:
+def is_outdated(lines: Iterable[str]) -> bool:
+    """Whether a build failed because apt's lists are older than the mirror."""
+    return any(re.search(r"\b404\s+Not Found", line) for line in lines)
+
+
+def unused(archives: Iterable[tuple[float, Path]], keep: int) -> list[Path]:
     """All but the archives used last, each with the time of its last use."""
     return [path for _, path in sorted(archives, key=lambda archive: archive[0], reverse=True)[keep:]]

@@ -37,6 +37,11 @@ def share(target: Path) -> None:
     _mount("", target, "", _SHARED | _REC, "")
 
 
+def detach(target: Path) -> None:
+    """With all that is mounted below it; what is still in use stays until it no longer is. See MNT_DETACH."""
+    _check(_libc.umount2(os.fsencode(target), _DETACH), f"umount of {target}")
+
+
 def change_root(root: Path) -> None:
     """Make this mount the root of the namespace and of every process in it. The old one goes, with all of its mounts."""
     os.chdir(root)
