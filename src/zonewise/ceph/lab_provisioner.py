@@ -8,6 +8,7 @@ second CreateVolume returns the same volume.
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -63,8 +64,11 @@ def segments(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in labels.items() if name.startswith(CSI_TOPOLOGY_PREFIX)}
 
 
-def volume_for(claim: Json, volume: Any) -> Json:
-    """The PersistentVolume, bound to the claim, with the accessible topology of the volume."""
+def volume_for(claim: Json, volume: Any, parameters: Mapping[str, str]) -> Json:
+    """The PersistentVolume, bound to the claim, with the accessible topology of the volume.
+
+    The class's parameters name its file system, and the secret that the kubelet passes on to the node plugin.
+    """
     metadata, spec = claim["metadata"], claim["spec"]
     terms = [
         {
@@ -93,9 +97,20 @@ def volume_for(claim: Json, volume: Any) -> Json:
                 "driver": CSI_DRIVER,
                 "volumeHandle": volume.volume_id,
                 "volumeAttributes": dict(volume.volume_context),
+                **for_nodes(parameters),
             },
             **node_affinity,
         },
+    }
+
+
+def for_nodes(parameters: Mapping[str, str]) -> Json:
+    """What of a class the kubelet reads in its volumes."""
+    name, namespace = (parameters.get(f"{_SIDECAR_PREFIX}node-stage-secret-{part}") for part in ("name", "namespace"))
+    file_system = parameters.get(f"{_SIDECAR_PREFIX}fstype")
+    return {
+        **({"fsType": file_system} if file_system else {}),
+        **({"nodeStageSecretRef": {"name": name, "namespace": namespace}} if name and namespace else {}),
     }
 
 
@@ -126,10 +141,11 @@ class LabProvisioner:
 
     async def _provision_for(self, claim: Json, nodes: Mapping[str, Mapping[str, str]]) -> None:
         storage_class = await self._client.get(_STORAGE_CLASSES, claim["spec"]["storageClassName"])
-        request = request_for(claim, storage_class.get("parameters", {}), nodes)
+        parameters = storage_class.get("parameters", {})
+        request = request_for(claim, parameters, nodes)
         if request is not None:
             volume = (await self._call("CreateVolume", request, csi.CreateVolumeResponse)).volume
-            await self._write(volume_for(claim, volume))
+            await self._write(volume_for(claim, volume, parameters))
 
     async def _write(self, volume: Json) -> None:
         try:
@@ -177,9 +193,12 @@ def _is_pending(claim: Json) -> bool:
 
 
 async def serve(socket: str) -> None:
-    """Runs until killed."""
+    """Runs until SIGTERM, which the first process of a container gets only if it asks for it."""
     async with Client(kubeconfig.default()) as client, grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        await LabProvisioner(client, channel).run()
+        running = asyncio.ensure_future(LabProvisioner(client, channel).run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 if __name__ == "__main__":

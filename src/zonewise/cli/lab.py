@@ -91,7 +91,7 @@ def setup(kube_version: str, node_kind: str) -> None:
     epilog="""\b
 Examples:
   zonewise lab up                                    three zones, two namespace nodes in each
-  zonewise lab up --node-kind real                   the same with kubelet, containerd and containers
+  zonewise lab up --node-kind real --demo --zonewise   with kubelet and containerd: pods are containers
   zonewise lab up --name big --nodes 0 --kwok-nodes 1000
   zonewise lab up --controllers '*,-endpointslice-controller' --kube-proxy
 """
@@ -114,7 +114,9 @@ Examples:
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and print what to try.")
 @click.option("--ceph", is_flag=True, help="Also start a small real Ceph cluster with an OSD in every zone.")
 @click.option(
-    "--zonewise", is_flag=True, help="Also install Zonewise, as `zonewise install` does but without an image."
+    "--zonewise",
+    is_flag=True,
+    help="Also install Zonewise, as `zonewise install` does; on real nodes from its image, which is built first.",
 )
 @_output
 def up(
@@ -165,7 +167,7 @@ def up(
         build.ensure(options.version, reporter)
         if options.has_real_nodes:
             preparation.prepare_real_nodes(reporter)
-        running = labs.up(name, options, reporter.step)
+        running = labs.up(name, options, reporter.step, reporter)
     finally:
         reporter.close()
     _print_up(running, output)

@@ -1,27 +1,31 @@
-"""`lab up` and `lab down`: control plane, kwok nodes and namespace nodes.
+"""`lab up` and `lab down`: control plane, kwok nodes, and namespace or real nodes.
 
 `up` writes the lab's record first and marks it ready last, so a record in between is left by a crash and is
 removed before a new start. What to stop is found through records and names, never through memory.
 """
 
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, slots, state
-from zonewise.lab.build import binaries, node_runtime, setup
+from zonewise.lab.build import binaries, container_images, node_runtime, setup
+from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.ceph import cluster
-from zonewise.lab.controlplane import controlplane, programs
+from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.controlplane.programs import WEBHOOKS_AT_PODS, Program
 from zonewise.lab.decide import addresses
-from zonewise.lab.nodes import cgroups, nodes, real_nodes
-from zonewise.lab.state import Lab, LabOptions, LabPhase
+from zonewise.lab.nodes import cgroups, loop_devices, nodes, real_nodes
+from zonewise.lab.progress import ProgressReporter
+from zonewise.lab.state import Lab, LabImage, LabOptions, LabPhase
 
 Progress = Callable[[str], None]
 _CONTROL_PLANE_NICENESS = -5
@@ -40,11 +44,12 @@ _FLAGS = {
 }
 
 
-def up(name: str, options: LabOptions, progress: Progress) -> Lab:
-    """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
+def up(name: str, options: LabOptions, progress: Progress, builds: ProgressReporter | None = None) -> Lab:
+    """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first.
+
+    Images of a new lab are built when their sources have changed; `builds` is told how far that is.
+    """
     check(name, options)
-    built = binaries.find(options.version)
-    runtime = _find_runtime() if options.has_real_nodes else None
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
@@ -53,7 +58,8 @@ def up(name: str, options: LabOptions, progress: Progress) -> Lab:
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
             _remove(name)
-        return _start(name, options, built, runtime, progress)
+        programs = _find_programs(options, builds or ProgressReporter(io.StringIO()))
+        return _start(name, options, programs, progress)
 
 
 def down(name: str, progress: Progress) -> bool:
@@ -111,9 +117,7 @@ def check(name: str, options: LabOptions) -> None:
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.zonewise and not options.has_namespace_nodes:
-        raise UsageError("Zonewise runs in pods: ask for namespace nodes with --zones and --nodes")
-    if options.has_real_nodes and (options.demo or options.zonewise):
-        raise UsageError("--demo and --zonewise have no images yet: take namespace nodes for them")
+        raise UsageError("Zonewise runs in pods: ask for namespace or real nodes with --zones and --nodes")
     if options.has_namespace_nodes and os.geteuid() != 0:
         raise UsageError(
             f"{options.node_kind} nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)"
@@ -122,17 +126,45 @@ def check(name: str, options: LabOptions) -> None:
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
+@dataclass(frozen=True, slots=True)
+class LabPrograms:
+    """What a lab runs, beside the system's commands."""
+
+    binaries: Path
+    runtime: Path | None = None
+    image: LabImage | None = None
+    csi_image: LabImage | None = None
+
+
+def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabPrograms:
+    built = binaries.find(options.version).directory
+    if not options.has_real_nodes:
+        return LabPrograms(built)
+    with_driver = options.zonewise and options.ceph
+    return LabPrograms(
+        built,
+        _find_runtime(),
+        _image(ImageTarget.PROGRAMS, reporter) if options.demo or options.zonewise else None,
+        _image(ImageTarget.CSI, reporter) if with_driver else None,
+    )
+
+
+def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
+    archive = container_images.ensure(target, reporter)
+    return LabImage(archive.name, archive.path)
+
+
 def _find_runtime() -> Path:
     if missing := setup.missing_for_real_nodes():
         raise ZonewiseError(f"real nodes need the packages {', '.join(missing)}: install them, then try again")
     return node_runtime.find()
 
 
-def _start(name: str, options: LabOptions, built: binaries.Binaries, runtime: Path | None, progress: Progress) -> Lab:
+def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Progress) -> Lab:
     directory = state.directory_of(name)
     directory.mkdir(mode=0o700, parents=True)
     try:
-        lab = _enter(name, directory, options, built.directory, runtime)
+        lab = _enter(name, directory, options, programs)
         if options.has_namespace_nodes:
             progress("laying the network")
             nodes.prepare(lab)
@@ -164,12 +196,21 @@ def _leave_for_the_reader(name: str) -> None:
         _remove_cgroups(name)
 
 
-def _enter(name: str, directory: Path, options: LabOptions, built: Path, runtime: Path | None) -> Lab:
+def _enter(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
     if options.has_namespace_nodes:
         _check_name_is_free(name, directory)
-    lab = Lab(name=name, directory=directory, slot=slot, binaries=built, options=options, runtime=runtime)
+    lab = Lab(
+        name=name,
+        directory=directory,
+        slot=slot,
+        options=options,
+        binaries=programs.binaries,
+        runtime=programs.runtime,
+        image=programs.image,
+        csi_image=programs.csi_image,
+    )
     lab.save()
     return lab
 
@@ -198,7 +239,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
 def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
     manager = nodes.CONTROLLER_MANAGER_FLAGS if lab.options.has_namespace_nodes else ()
     kubelets = real_nodes.api_server_flags(lab.directory / "pki") if lab.has_real_nodes else ()
-    webhooks = programs.WEBHOOKS_AT_PODS if lab.options.zonewise else ()
+    webhooks = WEBHOOKS_AT_PODS if lab.options.zonewise else ()
     return {Program.CONTROLLER_MANAGER: manager, Program.APISERVER: (*kubelets, *webhooks)}
 
 
@@ -217,7 +258,7 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
     options = lab.options
     if options.has_namespace_nodes:
         progress(f"starting {len(options.zones) * options.nodes_per_zone} {options.node_kind} nodes")
-        nodes.up(lab)
+        nodes.up(lab, progress)
     if options.kwok_nodes:
         from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
 
@@ -274,10 +315,11 @@ def _remove_nodes(name: str) -> None:
 
 
 def _remove_cgroups(name: str) -> None:
-    """Once nothing can start any more. Waits for the end of all that ran in them, and so for the end of its mounts."""
+    """Once nothing can start any more. Waits for the end of all that ran in them, and so of its mounts; then frees their devices."""
     lab = state.find(name)
     if lab is not None and lab.has_real_nodes:
         cgroups.remove(name)
+        loop_devices.detach_dead()
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_no_request_for_claims_that_are_not_ready(unready: dict[str, Any]) -> No
 def test_node_affinity_is_the_accessible_topology() -> None:
     topologies = [csi.Topology(segments={ZONE: "b"}), csi.Topology(segments={"takeover": "active"})]
     volume = volume_for(
-        claim(), csi.Volume(volume_id="id", volume_context={"pool": "p"}, accessible_topology=topologies)
+        claim(), csi.Volume(volume_id="id", volume_context={"pool": "p"}, accessible_topology=topologies), {}
     )
     terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert [term["matchExpressions"][0]["key"] for term in terms] == [ZONE, "takeover"]
@@ -56,7 +56,14 @@ def test_node_affinity_is_the_accessible_topology() -> None:
 
 
 def test_no_node_affinity_without_accessible_topology() -> None:
-    assert "nodeAffinity" not in volume_for(claim(), csi.Volume(volume_id="id"))["spec"]
+    assert "nodeAffinity" not in volume_for(claim(), csi.Volume(volume_id="id"), {})["spec"]
+
+
+def test_volume_names_the_file_system_and_the_secret_of_its_class() -> None:
+    secret = {f"csi.storage.k8s.io/node-stage-secret-{part}": part for part in ("name", "namespace")}
+    volume = volume_for(claim(), csi.Volume(volume_id="id"), {SIDECARS: "ext4", **secret})
+    source = volume["spec"]["csi"]
+    assert (source["fsType"], source["nodeStageSecretRef"]) == ("ext4", {"name": "name", "namespace": "namespace"})
 
 
 @pytest.mark.parametrize(

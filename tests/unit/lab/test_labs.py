@@ -17,10 +17,6 @@ REFUSED = {
     "kube-proxy without nodes": (LabOptions(zones=ZONES, kube_proxy=True), "kube-proxy runs on"),
     "a demo without kube-proxy": (LabOptions(zones=ZONES, nodes_per_zone=1, demo=True), "--kube-proxy"),
     "Zonewise without nodes": (LabOptions(zones=ZONES, zonewise=True), "Zonewise runs in pods"),
-    "a demo on real nodes": (
-        LabOptions(zones=ZONES, nodes_per_zone=1, kube_proxy=True, demo=True, node_kind=NodeKind.REAL),
-        "no images yet",
-    ),
 }
 
 

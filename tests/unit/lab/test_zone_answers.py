@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 
+from zonewise.lab.decide import addresses
 from zonewise.lab.demo import zone_answers
 from zonewise.lab.demo.shop import UNANSWERED
+from zonewise.lab.demo.zone_answers import FrontPod
 
 
 def test_rows_are_client_zones_and_columns_server_zones() -> None:
@@ -35,4 +38,23 @@ def test_unanswered_requests_have_their_own_column() -> None:
         "asked from           a           b  unanswered  same zone",
         "a                 50 %         0 %        50 %       50 %",
         "b                  0 %         0 %         0 %        0 %",
+    ]
+
+
+def front(node: str, phase: str = "Running") -> dict[str, Any]:
+    return {"spec": {"nodeName": node}, "status": {"phase": phase, "podIP": f"10.0.0.{node[-1]}"}}
+
+
+def test_fronts_in_containers_are_those_that_run_on_a_node_of_the_lab() -> None:
+    plan = addresses.plan("lab", 0, ("zone-a", "zone-b"), 1)
+    plans = {node.name: node for node in plan.nodes}
+    pods = [
+        front("zone-a-1"),
+        front("zone-b-1", "Pending"),
+        front("zone-b-1"),
+        front("kwok-1"),
+        {"spec": {}, "status": {}},
+    ]
+    assert zone_answers.fronts_on(plans, pods) == [
+        FrontPod(node.zone, node.namespace, "10.0.0.1") for node in plan.nodes
     ]

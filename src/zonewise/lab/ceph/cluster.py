@@ -65,7 +65,11 @@ class LabCeph(Stored, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """The key of client.admin."""
-        return (self.directory / "admin.key").read_text().strip()
+        return Path(self.key_file).read_text().strip()
+
+    @property
+    def key_file(self) -> str:
+        return str(self.directory / "admin.key")
 
     @property
     def secrets(self) -> dict[str, str]:
@@ -85,13 +89,13 @@ class LabCeph(Stored, frozen=True, kw_only=True):
             for zone in self.zones
         ]
 
-    def csi_config(self) -> dict[str, Any]:
-        """The driver's configuration document for this cluster."""
+    def csi_config(self, key_file: str = "") -> dict[str, Any]:
+        """The driver's configuration document for this cluster; with another path of the key, as a container sees it."""
         cluster = {
             "clusterID": CLUSTER_ID,
             "monitors": self.monitors,
             "userID": "admin",
-            "keyFile": str(self.directory / "admin.key"),
+            "keyFile": key_file or self.key_file,
             "options": {
                 "ms_bind_msgr1": "false",
                 "rbd_default_features": "layering,exclusive-lock,object-map,fast-diff,deep-flatten",

@@ -1,6 +1,6 @@
 """Demo application of a lab: a front and a catalog, spread over all zones, that call each other.
 
-`up` applies it to a lab with namespace nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
+`up` applies it to a lab with namespace or real nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
 `zone_answers` counts which zone answers which.
 """
 
@@ -33,18 +33,21 @@ _RESOURCES: dict[str, Resource[Any]] = {
     "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS.whole(),
     TOPOLOGY_DISRUPTION_BUDGETS.kind: TOPOLOGY_DISRUPTION_BUDGETS.whole(),
 }
+NO_IMAGE = "none"
 SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 _SERVING_WITHIN_SECONDS = 300.0
+_SHOP_GROUP = 65532  # of the image's user
+_DATA = "/data"
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 Json = dict[str, Any]
 
 
-def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "") -> list[Json]:
+def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "", image: str = NO_IMAGE) -> list[Json]:
     """Services come first: pods find them in their environment.
 
     Beside Zonewise the catalog is served by its proxy, which counts traffic by zone, the fronts ask all the time, and there
     are as many catalogs as a preference asks for before it starts: four in each of three zones. `volume_in` names the zone
-    where the orders lie, in a volume of the storage driver.
+    where the orders lie, in a volume of the storage driver. Processes ignore the image, in which containers find `python`.
     """
     backend = {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)", "BACKEND_NAME": f"{CATALOG_PODS}:{PORT}"}
     return [
@@ -52,10 +55,10 @@ def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "") -> lis
         _service(CATALOG, SERVED_BY_ZONEWISE if zonewise else {}),
         _service(FRONT, {}),
         *([_headless(CATALOG_PODS, CATALOG)] if zonewise else []),
-        _deployment(CATALOG, nodes * (2 if zonewise else 1), {}),
-        _deployment(FRONT, nodes, backend | ({"ASK_PER_SECOND": "4"} if zonewise else {})),
+        _deployment(CATALOG, image, nodes * (2 if zonewise else 1), {}),
+        _deployment(FRONT, image, nodes, backend | ({"ASK_PER_SECOND": "4"} if zonewise else {})),
         *([_budget(CATALOG)] if zonewise else []),
-        *([_claim(ORDERS), _stored(ORDERS, volume_in)] if volume_in else []),
+        *([_claim(ORDERS), _stored(ORDERS, image, volume_in)] if volume_in else []),
     ]
 
 
@@ -84,7 +87,7 @@ def _headless(name: str, app: str) -> Json:
     return service
 
 
-def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Json:
+def _deployment(name: str, image: str, replicas: int, environment: Mapping[str, str]) -> Json:
     labels = {"app": name}
     return {
         "apiVersion": "apps/v1",
@@ -101,7 +104,7 @@ def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Jso
                         _spread(ZONE, labels),
                         _spread("kubernetes.io/hostname", labels),
                     ],
-                    "containers": [_container(environment)],
+                    "containers": [_container(image, environment)],
                 },
             },
         },
@@ -121,12 +124,15 @@ def _claim(name: str) -> Json:
     }
 
 
-def _stored(name: str, zone: str) -> Json:
+def _stored(name: str, image: str, zone: str) -> Json:
     """One pod with the claim of its name. It begins in that zone, which is therefore the zone of its volume."""
-    deployment = _deployment(name, 1, {})
+    deployment = _deployment(name, image, 1, {} if image == NO_IMAGE else {"DATA": _DATA})
     deployment["spec"]["strategy"] = {"type": "Recreate"}
     spec = deployment["spec"]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    if image != NO_IMAGE:
+        spec["securityContext"] = {"fsGroup": _SHOP_GROUP}
+        spec["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": _DATA}]
     expression = {"key": ZONE, "operator": "In", "values": [zone]}
     preferred = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
     spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
@@ -142,11 +148,11 @@ def _spread(key: str, labels: Mapping[str, str]) -> Json:
     }
 
 
-def _container(environment: Mapping[str, str]) -> Json:
+def _container(image: str, environment: Mapping[str, str]) -> Json:
     fields = {"POD": "metadata.name", "NODE": "spec.nodeName", "ZONE": f"metadata.labels['{ZONE}']"}
     return {
         "name": "shop",
-        "image": "none",
+        "image": image,
         "command": ["python", "-m", "zonewise.lab.demo.shop"],
         "ports": [{"name": "http", "containerPort": PORT}],
         "env": [
@@ -206,7 +212,9 @@ def _is_tainted(node: Node) -> bool:
 
 def _manifests_of(lab: Lab) -> list[Json]:
     nodes = len(lab.zones) * lab.nodes_per_zone
-    return manifests(nodes, zonewise=lab.options.zonewise, volume_in=lab.zones[-1] if _has_volumes(lab) else "")
+    image = lab.image.name if lab.image else NO_IMAGE
+    volume_in = lab.zones[-1] if _has_volumes(lab) else ""
+    return manifests(nodes, zonewise=lab.options.zonewise, volume_in=volume_in, image=image)
 
 
 def _has_volumes(lab: Lab) -> bool:

@@ -1,6 +1,7 @@
-"""Zonewise installed in a lab: the manifests of `zonewise install`, whose pods run as processes under their own accounts.
+"""Zonewise installed in a lab: the manifests of `zonewise install`, whose pods run under their own accounts.
 
-Only what a lab's nodes can't do differs: there is no image, so containers are given their command.
+Real nodes run them unchanged, from the project's image. On namespace nodes they are processes: there is no image, so
+containers are given their command.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import processes, slots
 from zonewise.lab.ceph import driver as csi_driver
+from zonewise.lab.demo.app import NO_IMAGE
 from zonewise.lab.retry import patiently
 from zonewise.lab.state import Lab
 
@@ -32,10 +34,10 @@ _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at be
 def documents(lab: Lab) -> list[Document]:
     """But for the dashboard, which runs beside the lab, where a browser is."""
     chosen = [component for component in components.DEFAULT if component is not InstallComponent.DASHBOARD]
-    values = components.ManifestValues(image="none")
+    values = components.ManifestValues(image=lab.image.name if lab.image else NO_IMAGE)
     documents = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
     driver = csi_driver.documents(lab) if lab.options.ceph else []
-    return [*map(as_process, documents), _dns_service(lab.cluster_dns), *driver]
+    return [*(documents if lab.image else map(as_process, documents)), _dns_service(lab.cluster_dns), *driver]
 
 
 def _dns_service(address: str) -> Document:

@@ -6,7 +6,8 @@
     /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone;
                  with &by=name one of the pods that DNS names for BACKEND_NAME (name:port), looked up each time
     /healthz     200, or 503 after /fail, until /recover
-With ASK_PER_SECOND it also asks BACKEND for goods at that rate.
+With ASK_PER_SECOND it also asks BACKEND for goods at that rate. With DATA, a directory, each start of it adds a line to the
+file `starts` there.
 Standard library only: a pod of it is small and starts at once.
 """
 
@@ -23,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -71,6 +73,14 @@ def ask_always(backend: str, per_second: float) -> None:
         time.sleep(1 / per_second)
 
 
+def note_start(directory: str) -> None:
+    """On disk before anything is served."""
+    with Path(directory, "starts").open("a", encoding="utf-8") as file:
+        print(*identity().values(), file=file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class ShopServer(ThreadingHTTPServer):
     address_family = socket.AF_INET6
     request_queue_size = 128
@@ -117,6 +127,8 @@ class ShopHandler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    if directory := os.environ.get("DATA"):
+        note_start(directory)
     server = ShopServer(("::", int(os.environ.get("PORT", PORT))), ShopHandler)
     # From another thread: shutdown waits for the loop, which runs in this one.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())

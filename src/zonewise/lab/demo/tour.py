@@ -79,7 +79,7 @@ def _whole(lab: Lab) -> list[TourStep]:
         ),
         TourStep(
             "Drain a node: one catalog at a time leaves a zone, as its budget says.",
-            (f"{kubectl} drain {node} --ignore-daemonsets", f"{kubectl} uncordon {node}"),
+            (f"{kubectl} drain {node} --ignore-daemonsets --delete-emptydir-data", f"{kubectl} uncordon {node}"),
         ),
         TourStep(
             f"Lose {zone}: the others serve on.",

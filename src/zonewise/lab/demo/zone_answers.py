@@ -10,10 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import msgspec
 
 from zonewise.errors import ZonewiseError
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.demo.shop import PORT, UNANSWERED
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes, sandbox
@@ -39,6 +42,14 @@ class ZoneQuery(msgspec.Struct, frozen=True, rename="camel"):
     same_zone: float
 
 
+class FrontPod(NamedTuple):
+    """`address` is reached from inside the network namespace."""
+
+    zone: str
+    namespace: str
+    address: str
+
+
 Account = tuple[ZoneQuery, ...]
 """The JSON of `zonewise lab ask -o json`; fields are only ever added."""
 
@@ -46,29 +57,48 @@ Account = tuple[ZoneQuery, ...]
 def ask(lab: NamespaceNodes, count: int, *, by_name: bool = False) -> Answers:
     """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
 
-    Asked from inside the pods, so it works in a cut zone too.
+    Asked from inside the pods, or from their node, so it works in a cut zone too.
     """
     path = f"/ask?n={count}{'&by=name' if by_name else ''}"
-    fronts = [
-        (node.zone, sandbox.namespace_of(lab.name, record.pod))
-        for node in nodes.plan_of(lab).nodes
-        for record in sandbox.recorded(sandbox.pods_directory(lab.directory, node.name))
-        if record.pod.metadata.namespace == NAMESPACE and record.pod.metadata.labels.get("app") == FRONT
-    ]
+    fronts = _containers(lab) if lab.has_real_nodes else _processes(lab)
     if not fronts:
         raise ZonewiseError(f"no {FRONT} pods run in lab {lab.name}: start it with `zonewise lab up --demo`")
     answers: dict[str, Counter[str]] = {zone: Counter() for zone in lab.zones}
     with ThreadPoolExecutor(len(fronts)) as threads:
-        for (zone, _), counts in zip(
-            fronts, threads.map(lambda front: _ask(front[1], path, count), fronts), strict=True
-        ):
-            answers[zone].update(counts)
+        for front, counts in zip(fronts, threads.map(lambda front: _ask(front, path, count), fronts), strict=True):
+            answers[front.zone].update(counts)
     return answers
 
 
-def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
+def _processes(lab: NamespaceNodes) -> list[FrontPod]:
+    """Asked on their own loopback address."""
+    return [
+        FrontPod(node.zone, sandbox.namespace_of(lab.name, record.pod), "127.0.0.1")
+        for node in nodes.plan_of(lab).nodes
+        for record in sandbox.recorded(sandbox.pods_directory(lab.directory, node.name))
+        if record.pod.metadata.namespace == NAMESPACE and record.pod.metadata.labels.get("app") == FRONT
+    ]
+
+
+def _containers(lab: NamespaceNodes) -> list[FrontPod]:
+    """Asked by their node, which is cut off together with them."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{FRONT}"
+    listed = ControlPlane.attach(lab.directory).request("GET", path)["items"]
+    return fronts_on({node.name: node for node in nodes.plan_of(lab).nodes}, listed)
+
+
+def fronts_on(plans: Mapping[str, NodePlan], pods: Sequence[dict[str, Any]]) -> list[FrontPod]:
+    """Those that run, as far as the API server knows, on one of these nodes."""
+    return [
+        FrontPod(plans[node].zone, plans[node].namespace, pod["status"]["podIP"])
+        for pod in pods
+        if pod["status"].get("phase") == "Running" and (node := pod["spec"].get("nodeName", "")) in plans
+    ]
+
+
+def _ask(front: FrontPod, path: str, count: int) -> Mapping[str, int]:
     def exchange() -> Mapping[str, int]:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10 + 3 * count)
+        connection = http.client.HTTPConnection(front.address, PORT, timeout=10 + 3 * count)
         try:
             connection.request("GET", path)
             counts: Mapping[str, int] = json.load(connection.getresponse())["answers"]
@@ -77,7 +107,7 @@ def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
         return counts
 
     try:
-        return namespaces.inside(namespace, exchange)
+        return namespaces.inside(front.namespace, exchange)
     except (OSError, http.client.HTTPException, ValueError):
         return {UNANSWERED: count}
 
