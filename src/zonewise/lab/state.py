@@ -54,6 +54,8 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     zonewise: bool = False
     ceph: bool = False
     node_kind: NodeKind = NodeKind.NAMESPACE
+    cluster_dns: bool = False
+    """Pods' resolv.conf names the cluster's DNS address, also where the lab itself starts no server for it."""
 
     @property
     def has_namespace_nodes(self) -> bool:
@@ -98,7 +100,8 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def cluster_dns(self) -> str:
-        return programs.CLUSTER_DNS_ADDRESS if self.options.zonewise else ""
+        served = self.options.zonewise or self.options.cluster_dns
+        return programs.CLUSTER_DNS_ADDRESS if served else ""
 
     @property
     def kube_proxy(self) -> Path | None:
