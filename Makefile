@@ -110,6 +110,12 @@ test-chart: .venv/.synced ## Render the Helm chart with Helm and compare it with
 	@test -x build/helm/helm || GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.19.0
 	@$(BIN)/python tests/support/install/helm_chart.py build/helm/helm
 
+.PHONY: image image-csi
+image: .venv/.synced ## Build the container image of the programs, without a registry (root); image-csi: the one with Ceph's libraries.
+	@$(BIN)/zonewise lab image build
+image-csi: .venv/.synced
+	@$(BIN)/zonewise lab image build --csi
+
 .PHONY: up
 up: setup-lab ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
 	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from zonewise.cli import lab_status, printing
+from zonewise.cli import lab_image, lab_status, printing
 from zonewise.cli.completion import lab_names, zone_names
 
 if TYPE_CHECKING:
@@ -298,6 +298,9 @@ def load(name: str, archive: pathlib.Path) -> None:
 
     for image in nodes.load_image(_get(name), archive):
         click.echo(image)
+
+
+lab.add_command(lab_image.image)
 
 
 @lab.command(epilog="Example: zonewise lab cut zone-a")

@@ -19,6 +19,7 @@ STRUCTS: Final[Mapping[str, str]] = {
     "explain service": "zonewise.diagnostics.decide.explain.service_report:ServiceReport",
     "explain volume": "zonewise.diagnostics.decide.explain.volume:VolumeReport",
     "lab ask": "zonewise.lab.demo.zone_answers:Account",
+    "lab image build": "zonewise.lab.build.container_images:ImageReport",
     "lab list": "zonewise.lab.status:Labs",
     "lab status": "zonewise.lab.status:LabStatus",
     "lab up": "zonewise.lab.status:LabStatus",

@@ -49,7 +49,7 @@ def once(directory: Path, sources: Path, reporter: ProgressReporter, make: Calla
     if directory.is_dir():
         return False
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.with_name(f"{directory.name}.lock"), reporter):
+    with locked(directory.with_name(f"{directory.name}.lock"), reporter):
         if directory.is_dir():
             return False
         _remove_abandoned(directory)
@@ -219,7 +219,7 @@ def _write_stages(go: GoToolchain, path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path, reporter: ProgressReporter) -> Iterator[None]:
+def locked(path: Path, reporter: ProgressReporter) -> Iterator[None]:
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

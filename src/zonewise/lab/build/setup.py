@@ -51,6 +51,8 @@ LIBRARIES = {
 # Of real nodes, beside containerd (`node_runtime`): commands, and files below /.
 NODE_PACKAGES = {"busybox": "busybox-static", "iptables": "iptables", "runc": "runc"}
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
+# Of container images (`container_images`).
+IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
@@ -97,6 +99,13 @@ def missing_for_real_nodes() -> list[str]:
     return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
 
 
+def prepare_images(reporter: ProgressReporter) -> None:
+    """What only building container images needs, when one is first asked for."""
+    missing = missing_packages(IMAGE_PACKAGES)
+    if missing:
+        install(missing, "container images", reporter)
+
+
 def install(packages: list[str], purpose: str, reporter: ProgressReporter) -> None:
     """Only `purpose` needs them: a package that can't be installed is reported, and the caller continues."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
@@ -134,6 +143,7 @@ def main() -> None:
         run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
         if arguments.tests:
             prepare_real_nodes(reporter)
+            prepare_images(reporter)
     except ZonewiseError as error:
         reporter.close()
         sys.exit(f"setup: {error}")
