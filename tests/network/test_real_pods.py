@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from ipaddress import IPv4Address
@@ -19,7 +20,7 @@ from zonewise.lab import status
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide import oci_image
 from zonewise.lab.decide.node_labels import RACK
-from zonewise.lab.nodes import nodes
+from zonewise.lab.nodes import image_store, images, nodes
 from zonewise.lab.state import Lab, LabOptions
 
 FIRST, SECOND = "zone-a-1", "zone-b-1"
@@ -193,6 +194,29 @@ async def test_pod_in_the_nodes_namespaces_sees_only_the_node(real_pods: Pods) -
     assert shown.startswith(f"{FIRST}\n")
     assert "zonewise.lab.nodes.node_init" in shown
     assert f"inet {plan.address.v4}/" in shown
+
+
+def in_node(lab: Lab, node: str, *argv: str) -> str:
+    return subprocess.run(nodes.exec_argv(lab, node, argv), capture_output=True, text=True, check=True).stdout
+
+
+async def test_nodes_share_images_but_no_change_to_them(real_pods: Pods) -> None:
+    lab, kubectl = real_pods.lab, Kubectl(real_pods.lab, real_pods.namespace)
+    sleeping = {"image": IMAGE, "command": ["sleep", "3600"]}
+    await real_pods.create("writer", FIRST, sleeping)
+    await real_pods.ready("writer")
+    kubectl.inside("writer", "echo changed >/etc/passwd; echo x >/bin/mark; rm /bin/ls")
+    await real_pods.delete("writer", grace_seconds=0)
+    in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "rm", "--sync", images.BUSYBOX)
+    assert images.BUSYBOX not in in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "ls", "-q").split()
+    await real_pods.create("reader", SECOND, sleeping)
+    await real_pods.ready("reader")
+    assert kubectl.inside("reader", "ls -d /bin/ls /bin/mark 2>/dev/null || true") == "/bin/ls\n"
+    assert kubectl.inside("reader", "cat /etc/passwd").startswith("root:")
+    assert not list(image_store.directory().glob("*/*/snapshots/*/fs/bin/mark"))
+    nodes.load_image(lab, lab.directory / "images" / "busybox.tar")
+    await real_pods.create("again", FIRST, sleeping)
+    await real_pods.ready("again")
 
 
 def write_greeting(archive: Path, name: str) -> None:

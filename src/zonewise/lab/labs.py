@@ -218,7 +218,7 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
     options = lab.options
     if options.has_namespace_nodes:
         progress(f"starting {len(options.zones) * options.nodes_per_zone} {options.node_kind} nodes")
-        nodes.up(lab)
+        nodes.up(lab, progress)
     if options.kwok_nodes:
         from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
 

@@ -66,6 +66,11 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.has_namespace_nodes and self.node_kind is NodeKind.REAL
 
 
+class LabImage(msgspec.Struct, frozen=True):
+    name: str
+    archive: Path
+
+
 class Lab(Stored, frozen=True, kw_only=True):
     """A lab's record; also what `nodes` reads of it."""
 
@@ -75,6 +80,8 @@ class Lab(Stored, frozen=True, kw_only=True):
     binaries: Path
     options: LabOptions
     runtime: Path | None = None  # of containers, on real nodes
+    image: LabImage | None = None  # of Zonewise and the demo, on real nodes
+    csi_image: LabImage | None = None
     phase: LabPhase = LabPhase.STARTING
 
     @property
@@ -106,6 +113,10 @@ class Lab(Stored, frozen=True, kw_only=True):
     @property
     def kube_proxy(self) -> Path | None:
         return self.binaries / "kube-proxy" if self.options.kube_proxy else None
+
+    @property
+    def image_archives(self) -> tuple[Path, ...]:
+        return tuple(image.archive for image in (self.image, self.csi_image) if image is not None)
 
     def save(self) -> None:
         records.write(self.directory / _RECORD, self)

@@ -57,6 +57,20 @@ disabled_plugins = [{", ".join(f'"{plugin}"' for plugin in _DISABLED)}]
 """
 
 
+def import_config_toml(root: str) -> str:
+    """Of a containerd that only takes images in: without the plugins for pods."""
+    disabled = [*_DISABLED, "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
+    return f"""\
+version = 3
+root = "{root}"
+state = "/run/containerd"
+disabled_plugins = [{", ".join(f'"{plugin}"' for plugin in disabled)}]
+
+[grpc]
+  address = "{SOCKET}"
+"""
+
+
 def cni_network(node: NodePlan) -> dict[str, Any]:
     """Pods hang off their node by routed links, as those of namespace nodes: what they send passes the node's own rules."""
     return {

@@ -52,7 +52,16 @@ def load(runtime: Path, roots: Sequence[Path], archive: Path) -> list[str]:
 
 
 def import_argv(runtime: Path, socket: str = SOCKET) -> list[str]:
-    return [str(runtime / "ctr"), "--address", socket, "--namespace", NAMESPACE, "images", "import", "--local"]
+    return [*_ctr(runtime, socket), "images", "import", "--local"]
+
+
+def discard_layers_argv(runtime: Path) -> list[str]:
+    """Layers that are unpacked are needed for nothing else."""
+    return [*_ctr(runtime, SOCKET), "content", "prune", "references"]
+
+
+def _ctr(runtime: Path, socket: str) -> list[str]:
+    return [str(runtime / "ctr"), "--address", socket, "--namespace", NAMESPACE]
 
 
 def _load(runtime: Path, root: Path, archive: Path) -> list[str]:

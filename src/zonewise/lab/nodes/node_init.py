@@ -7,6 +7,7 @@ go on meanwhile.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -45,22 +46,26 @@ class NodeInitConfig(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     containerd: NodeUnit
     others: tuple[NodeUnit, ...]
-    """Started once containerd runs and has its images."""
-    image_import: tuple[str, ...]
-    """The command that loads an image archive, whose path is added."""
-    images: tuple[str, ...]
+    """Started once containerd runs."""
+    image_store_lock: str
+    """Of the store with containerd's images, which must stay as long as the node runs."""
 
 
 def main(config: NodeInitConfig) -> None:
+    hold(config.image_store_lock)
     cgroups.join([Path(cgroup) for cgroup in config.cgroups])
     node_root.enter(Path(config.directory), config.etc, Path(config.lab_directory), list(map(Path, config.readable)))
     node_root.host_name(config.node)
     os.environ["PATH"] = config.path
     containerd = start(config.containerd)
-    _await_containerd(containerd)
-    for image in config.images:
-        _run((*config.image_import, image), config.containerd.log)
+    await_containerd(containerd, config.containerd.log)
     supervise({containerd: config.containerd, **{start(unit): unit for unit in config.others}})
+
+
+def hold(lock: str) -> None:
+    """Until this process ends. Those that it starts do not inherit the descriptor."""
+    descriptor = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def start(unit: NodeUnit) -> int:
@@ -91,12 +96,12 @@ def supervise(units: dict[int, NodeUnit]) -> None:
             units[start(unit)] = unit
 
 
-def _await_containerd(pid: int) -> None:
+def await_containerd(pid: int, log: str) -> None:
     deadline = time.monotonic() + _STARTED_WITHIN_SECONDS
     while not _accepts(SOCKET):
         ended, _ = os.waitpid(pid, os.WNOHANG)
         if ended or time.monotonic() > deadline:
-            raise ZonewiseError("containerd did not start: see its log")
+            raise ZonewiseError(f"containerd did not start: see {log}")
         time.sleep(0.02)
 
 
@@ -109,7 +114,7 @@ def _accepts(path: str) -> bool:
     return True
 
 
-def _run(argv: Sequence[str], log: str) -> None:
+def run(argv: Sequence[str], log: str) -> None:
     _, status = os.waitpid(start(NodeUnit(tuple(argv), log)), 0)
     if status != 0:
         raise ZonewiseError(f"`{' '.join(argv)}` failed: see {log}")

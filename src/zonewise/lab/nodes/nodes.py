@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,6 +74,11 @@ class NamespaceNodes(Protocol):
         """The stock kube-proxy to run in every node; None runs none."""
         ...
 
+    @property
+    def image_archives(self) -> tuple[Path, ...]:
+        """Images that real nodes start with, beside those that all have."""
+        ...
+
 
 def plan_of(lab: NamespaceNodes) -> AddressPlan:
     return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
@@ -85,10 +90,10 @@ def prepare(lab: NamespaceNodes) -> None:
     shaping.forget(lab.directory)
 
 
-def up(lab: NamespaceNodes) -> None:
+def up(lab: NamespaceNodes, progress: Callable[[str], None] = lambda _step: None) -> None:
     """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
     plan = plan_of(lab)
-    proxies = real_nodes.up(lab, plan.nodes) if lab.has_real_nodes else _start_agents(lab, plan)
+    proxies = real_nodes.up(lab, plan.nodes, progress) if lab.has_real_nodes else _start_agents(lab, plan)
     plane = ControlPlane.attach(lab.directory)
     _await_ready(lab, plane, {node.name for node in plan.nodes})
     _tell_zones(plane, proxies)

@@ -7,7 +7,7 @@ then are the node's cgroups and directory, which `lab down` removes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -23,7 +23,7 @@ from zonewise.lab.decide import containerd_config, kubelet_config
 from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.decide.containerd_config import CNI_DIRECTORY
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, images
+from zonewise.lab.nodes import cgroups, image_store, images
 from zonewise.lab.nodes import kube_proxy as stock_proxy
 from zonewise.lab.nodes.kube_proxy import StartedProxy
 from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
@@ -52,6 +52,8 @@ class RealNodes(Protocol):
     def cluster_dns(self) -> str: ...
     @property
     def kube_proxy(self) -> Path | None: ...
+    @property
+    def image_archives(self) -> tuple[Path, ...]: ...
 
 
 def process_name(node: str) -> str:
@@ -73,17 +75,18 @@ def api_server_flags(pki: Path) -> tuple[str, ...]:
     )
 
 
-def up(lab: RealNodes, plans: Sequence[NodePlan]) -> list[StartedProxy]:
+def up(lab: RealNodes, plans: Sequence[NodePlan], progress: Callable[[str], None]) -> list[StartedProxy]:
     """Start those nodes that do not run, without waiting for them. Returns the kube-proxies among their programs."""
     plane = ControlPlane.attach(lab.directory)
     _let_api_server_ask_kubelets(plane)
-    archives = images.write(lab.directory / "images", _runtime(lab))
+    archives = [*images.write(lab.directory / "images", _runtime(lab)), *lab.image_archives]
+    store = image_store.ensure(_runtime(lab), archives, progress)
     _write_pod_link_plugin(lab.directory / "cni")
     missing = [node for node in plans if not is_running(lab.directory, node.name)]
     proxies = [stock_proxy.starting(lab.directory, node) for node in missing if lab.kube_proxy]
     for node in missing:
         _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
-        _start(lab, plane, node, archives)
+        _start(lab, plane, node, store)
     return proxies
 
 
@@ -162,8 +165,8 @@ def _write_pod_link_plugin(directory: Path) -> None:
     plugin.chmod(0o755)
 
 
-def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequence[Path]) -> None:
-    config = _configure(lab, plane, node, archives)
+def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> None:
+    config = _configure(lab, plane, node, store)
     record = Path(config.directory) / "init.json"
     write_private(record, msgspec.json.encode(config))
     first = [sys.executable, "-m", "zonewise.lab.nodes.node_init", str(record)]
@@ -171,10 +174,11 @@ def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequen
     processes.spawn(lab.directory, process_name(node.name), command)
 
 
-def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Sequence[Path]) -> NodeInitConfig:
+def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> NodeInitConfig:
     """Write the node's files, and say what its first process does."""
-    directory, runtime = lab.directory / "nodes" / node.name, _runtime(lab)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = lab.directory / "nodes" / node.name
+    (directory / "var/lib").mkdir(parents=True, exist_ok=True)
+    image_store.seed(store, directory / "var/lib/containerd")
     kubeconfig = _write_credentials(plane, node, directory)
     oom = containerd_config.may_raise_oom_priority(Path("/proc/self/status").read_text())
     toml = containerd_config.config_toml(images.PAUSE, lab.directory / "cni", restrict_oom_score_adj=not oom)
@@ -186,14 +190,13 @@ def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, archives: Se
         node=node.name,
         directory=str(directory),
         lab_directory=str(lab.directory),
-        readable=tuple(map(str, _readable(lab))),
+        readable=tuple(map(str, [*_readable(lab), store])),
         cgroups=tuple(map(str, cgroups.make(lab.name, node.name))),
         etc=_etc(node),
         path=_path(lab),
         containerd=_unit(lab, "containerd", node, ["containerd", "--config", str(directory / "containerd.toml")]),
         others=(_unit(lab, "kubelet", node, argv), *_kube_proxy(lab, node)),
-        image_import=tuple(images.import_argv(runtime)),
-        images=tuple(map(str, archives)),
+        image_store_lock=str(image_store.lock(store)),
     )
 
 
