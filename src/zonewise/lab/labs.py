@@ -38,6 +38,7 @@ _FLAGS = {
     "ceph": "--ceph",
     "node_kind": "--node-kind",
     "cluster_dns": "the cluster's DNS address in pods",
+    "images": "images at the start",
 }
 
 

@@ -56,6 +56,8 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     node_kind: NodeKind = NodeKind.NAMESPACE
     cluster_dns: bool = False
     """Pods' resolv.conf names the cluster's DNS address, also where the lab itself starts no server for it."""
+    images: tuple[str, ...] = ()
+    """Archives of images that real nodes start with, beside the lab's own."""
 
     @property
     def has_namespace_nodes(self) -> bool:
@@ -116,7 +118,8 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def image_archives(self) -> tuple[Path, ...]:
-        return tuple(image.archive for image in (self.image, self.csi_image) if image is not None)
+        own = (image.archive for image in (self.image, self.csi_image) if image is not None)
+        return (*own, *map(Path, self.options.images))
 
     def save(self) -> None:
         records.write(self.directory / _RECORD, self)

@@ -14,10 +14,10 @@ from support.conformance.setups import Setup
 from support.conformance.suite_run import SuiteRun
 from support.conformance.tiers import Tier
 from zonewise.lab import labs
-from zonewise.lab.build import build
+from zonewise.lab.build import build, container_images
 from zonewise.lab.build import setup as preparation
 from zonewise.lab.build.binaries import DEFAULT_VERSION
-from zonewise.lab.nodes import nodes
+from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.progress import ProgressReporter
 
 
@@ -36,11 +36,8 @@ class RunInputs:
         built = programs.ensure(reporter)
         archives, name = [images.ensure(built, reporter)], ""
         if zonewise:
-            from zonewise.lab.build import container_images
-            from zonewise.lab.build.container_images import ImageTarget
-
-            image = container_images.ensure(ImageTarget.ZONEWISE, reporter)
-            archives, name = [*archives, image.path], image.name
+            image = container_images.ensure(ImageTarget.PROGRAMS, reporter)
+            archives, name = [image.path, *archives], image.name
         return cls(programs=built, archives=archives, zonewise=name)
 
 
@@ -72,10 +69,8 @@ class LabRun:
 
     def _run_suite(self, reporter: ProgressReporter, focus: str) -> SetupResult:
         reporter.step(f"{self.setup}: {setups.description(self.setup)}")
-        lab = labs.up(self.name, setups.lab_options(self.setup, self.tier.nodes_per_zone), reporter.step)
-        reporter.step("loading images")
-        for archive in self.inputs.archives:
-            nodes.load_image(lab, archive)
+        options = setups.lab_options(self.setup, self.tier.nodes_per_zone, self.inputs.archives)
+        lab = labs.up(self.name, options, reporter.step)
         setups.install(self.setup, lab, self.inputs.zonewise, reporter.step)
         run = SuiteRun(
             tier=self.tier,

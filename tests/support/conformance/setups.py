@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +65,7 @@ def needs_zonewise(setup: Setup) -> bool:
     return bool(_PARTS[setup].install)
 
 
-def lab_options(setup: Setup, nodes_per_zone: int) -> LabOptions:
+def lab_options(setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = ()) -> LabOptions:
     stock = _PARTS[setup].stock_data_plane
     return LabOptions(
         zones=zone_names(_ZONES),
@@ -74,6 +74,7 @@ def lab_options(setup: Setup, nodes_per_zone: int) -> LabOptions:
         kube_proxy=stock,
         controllers="*" if stock else "*,-endpointslice-controller",
         cluster_dns=True,
+        images=tuple(map(str, archives)),
     )
 
 
