@@ -34,8 +34,9 @@ REPORT = """\
 </testsuite></testsuites>
 """
 SELECTED = {
-    "[sig-network] DNS should provide DNS for the cluster [Conformance]": {"conformance", "wide"},
+    "[sig-network] DNS should provide DNS for the cluster [Conformance]": {"conformance"},
     "[sig-network] Services should function for service endpoints using hostNetwork": {"wide"},
+    "[sig-network] DNS configMap nameserver Change stubDomain [Slow] [Serial]": set(),
     "[sig-network] DNS configMap nameserver [Feature:Networking-IPv6] forwards": set(),
     "[sig-apps] DisruptionController should update PodDisruptionBudget status [Conformance]": {"conformance", "apps"},
     "[sig-apps] StatefulSet Basic StatefulSet functionality should perform rolling updates": {"apps"},
