@@ -67,6 +67,11 @@ test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity fo
 test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, about an hour; the table goes to docs/reliability.md.
 	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults
 
+TIER ?= conformance
+.PHONY: e2e
+e2e: setup-lab ## Run Kubernetes' own tests on real nodes, ours beside stock (TIER=conformance, SETUP=ours, NAME=e2e); the table goes to docs/conformance.md.
+	@PYTHONPATH=src:tests $(BIN)/python -m support.conformance $(TIER) $(if $(SETUP),--setup $(SETUP)) $(if $(NAME),--name $(NAME)) $(if $(FOCUS),--focus '$(FOCUS)')
+
 .PHONY: fuzz
 fuzz: .venv/.synced ## Fuzz all that reads foreign input (FUZZ="dns dumps" RUNS=1000000, or REPLAY=build/fuzz/NAME-crash-...).
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz \

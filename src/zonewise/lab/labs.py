@@ -41,6 +41,8 @@ _FLAGS = {
     "zonewise": "--zonewise",
     "ceph": "--ceph",
     "node_kind": "--node-kind",
+    "cluster_dns": "the cluster's DNS address in pods",
+    "images": "images at the start",
 }
 
 
@@ -239,7 +241,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
 def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
     manager = nodes.CONTROLLER_MANAGER_FLAGS if lab.options.has_namespace_nodes else ()
     kubelets = real_nodes.api_server_flags(lab.directory / "pki") if lab.has_real_nodes else ()
-    webhooks = WEBHOOKS_AT_PODS if lab.options.zonewise else ()
+    webhooks = WEBHOOKS_AT_PODS if lab.options.zonewise or lab.has_real_nodes else ()
     return {Program.CONTROLLER_MANAGER: manager, Program.APISERVER: (*kubelets, *webhooks)}
 
 

@@ -54,6 +54,10 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     zonewise: bool = False
     ceph: bool = False
     node_kind: NodeKind = NodeKind.NAMESPACE
+    cluster_dns: bool = False
+    """Pods' resolv.conf names the cluster's DNS address, also where the lab itself starts no server for it."""
+    images: tuple[str, ...] = ()
+    """Archives of images that real nodes start with, beside the lab's own."""
 
     @property
     def has_namespace_nodes(self) -> bool:
@@ -105,7 +109,8 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def cluster_dns(self) -> str:
-        return programs.CLUSTER_DNS_ADDRESS if self.options.zonewise else ""
+        served = self.options.zonewise or self.options.cluster_dns
+        return programs.CLUSTER_DNS_ADDRESS if served else ""
 
     @property
     def kube_proxy(self) -> Path | None:
@@ -113,7 +118,8 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def image_archives(self) -> tuple[Path, ...]:
-        return tuple(image.archive for image in (self.image, self.csi_image) if image is not None)
+        own = (image.archive for image in (self.image, self.csi_image) if image is not None)
+        return (*own, *map(Path, self.options.images))
 
     def save(self) -> None:
         records.write(self.directory / _RECORD, self)

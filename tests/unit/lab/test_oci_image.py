@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab.decide.oci_image import ImageFiles, archive
+from zonewise.lab.decide.oci_image import Image, ImageFiles, archive, archive_of, layer
 
 FILES = ImageFiles(
     programs={"bin/tool": b"\x7fELF"},
@@ -56,6 +56,18 @@ def test_layer_keeps_modes_and_links() -> None:
     assert modes["bin/tool"] == (0o755, 0, 0)
     assert modes["etc/passwd"] == (0o644, 0, 0)
     assert modes["tmp"] == (0o1777, 0, 0)
+
+
+def test_archive_of_many_images_has_a_shared_layer_once() -> None:
+    base, top = layer(FILES), layer(ImageFiles(texts={"etc/motd": "hello\n"}))
+    images = [Image("one.test/a:1", [base]), Image("one.test/b:2", [base, top], {"Cmd": ["tool"]})]
+    files = members(archive_of(images, "amd64"))
+    entries = json.loads(files["index.json"])["manifests"]
+    assert [entry["annotations"]["io.containerd.image.name"] for entry in entries] == ["one.test/a:1", "one.test/b:2"]
+    first, second = (json.loads(blob(files, entry))["layers"] for entry in entries)
+    assert (first, second[0]) == (second[:1], first[0])
+    assert members(blob(files, second[1])) == {"etc/motd": b"hello\n"}
+    assert len([name for name in files if name.startswith("blobs/")]) == 2 + 2 * 2
 
 
 @given(st.dictionaries(st.text("abc/", min_size=1).map(lambda path: f"x{path.strip('/')}"), st.binary(), max_size=4))

@@ -1,8 +1,7 @@
 """Commands that build images, run in a mount namespace of their own that has no other program's mounts.
 
-A mount namespace begins with a copy of every mount, and a copy keeps a volume busy after it was unmounted elsewhere: a
-build of minutes would block other labs and programs. So all that a build does not need is detached first. A command ends
-when its caller is killed, and its mounts with it.
+A copy of another program's mount would keep its volume busy for the minutes of a build. So all that a build does not need is
+detached first. A command ends when its caller is killed, and its mounts with it.
 
     python -m zonewise.lab.build.confined DIRECTORY COMMAND ARGUMENT...     within the new namespace
 """
@@ -11,16 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
-from zonewise.lab.decide import image_plan
 from zonewise.lab.nodes import mounts
-
-_SYSTEM: Final = ("/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var/lib", "/var/tmp")  # noqa: S108
-"""Programs, certificates, name resolution, apt's lists and scratch space."""
 
 
 def argv(directory: Path, *command: str) -> list[str]:
@@ -30,10 +22,7 @@ def argv(directory: Path, *command: str) -> list[str]:
 
 
 def main(directory: str, *command: str) -> None:
-    needed = (directory, tempfile.gettempdir(), *_SYSTEM)
-    for point in image_plan.foreign_mounts(Path("/proc/self/mountinfo").read_text(), needed):
-        with suppress(mounts.MountError):  # it went with the one above it
-            mounts.detach(Path(point))
+    mounts.detach_foreign([directory])
     os.execvp(command[0], command)  # noqa: S606 - no shell is needed
 
 

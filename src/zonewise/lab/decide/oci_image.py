@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,32 +31,68 @@ class ImageFiles:
     """With their modes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes with their hash: a layer (a tar archive, which many images may share), a configuration or a manifest."""
+
+    content: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    name: str
+    layers: Sequence[Blob]
+    """The lowest first."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The image configuration's `config`: Entrypoint, Cmd, Env, User, Labels."""
+
+
 def archive(name: str, files: ImageFiles, settings: Mapping[str, Any], architecture: str) -> bytes:
-    """`settings` is the image configuration's `config`: Entrypoint, Cmd, Env, User, Labels."""
-    layer = _layer(files)
-    config = _encode(
+    """An archive of one image with one layer."""
+    return archive_of([Image(name, [layer(files)], settings)], architecture)
+
+
+def archive_of(images: Sequence[Image], architecture: str) -> bytes:
+    """An archive of many images. It has a layer that they share once."""
+    blobs: dict[str, bytes] = {}
+    manifests = [_add_image(image, architecture, blobs) for image in images]
+    index = {"schemaVersion": 2, "manifests": manifests}
+    return _tar({"oci-layout": _encode({"imageLayoutVersion": "1.0.0"}), "index.json": _encode(index), **blobs})
+
+
+def _add_image(image: Image, architecture: str, blobs: dict[str, bytes]) -> Json:
+    """Adds what the image consists of to `blobs`; returns its entry in the index."""
+    config = _document(
         {
             "architecture": architecture,
             "os": "linux",
-            "config": dict(settings),
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+            "config": dict(image.settings),
+            "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in image.layers]},
         }
     )
-    manifest = _encode(
+    manifest = _document(
         {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
             "config": _descriptor(_CONFIG, config),
-            "layers": [_descriptor(_LAYER, layer)],
+            "layers": [_descriptor(_LAYER, layer) for layer in image.layers],
         }
     )
-    names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
-    index = {"schemaVersion": 2, "manifests": [{**_descriptor(_MANIFEST, manifest), "annotations": names}]}
-    blobs = {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in (layer, config, manifest)}
-    return _tar({"oci-layout": _encode({"imageLayoutVersion": "1.0.0"}), "index.json": _encode(index), **blobs})
+    for part in (*image.layers, config, manifest):
+        blobs[f"blobs/{part.digest.replace(':', '/')}"] = part.content
+    names = {
+        "io.containerd.image.name": image.name,
+        "org.opencontainers.image.ref.name": image.name.rpartition(":")[2],
+    }
+    return {**_descriptor(_MANIFEST, manifest), "annotations": names}
 
 
-def _layer(files: ImageFiles) -> bytes:
+def blob(content: bytes) -> Blob:
+    return Blob(content, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+
+def layer(files: ImageFiles) -> Blob:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path, mode in sorted(files.directories.items()):
@@ -70,7 +106,7 @@ def _layer(files: ImageFiles) -> bytes:
             link = _entry(path, tarfile.SYMTYPE, 0o777)
             link.linkname = target
             tar.addfile(link)
-    return stream.getvalue()
+    return blob(stream.getvalue())
 
 
 def _entry(path: str, kind: bytes, mode: int, size: int = 0) -> tarfile.TarInfo:
@@ -87,12 +123,12 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-def _descriptor(media_type: str, blob: bytes) -> Json:
-    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+def _descriptor(media_type: str, content: Blob) -> Json:
+    return {"mediaType": media_type, "digest": content.digest, "size": len(content.content)}
 
 
-def _digest(blob: bytes) -> str:
-    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+def _document(fields: Json) -> Blob:
+    return blob(_encode(fields))
 
 
 def _encode(document: Json) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+import zonewise
 from zonewise.lab.decide import containerd_config
 from zonewise.lab.nodes import images, mounts, node_init
 from zonewise.lab.nodes.node_init import NodeUnit
@@ -26,6 +27,9 @@ class ImageImportConfig(msgspec.Struct, frozen=True):
 
 
 def main(config: ImageImportConfig) -> None:
+    mounts.detach_foreign(
+        [config.root, config.runtime, *config.archives, sys.prefix, sys.base_prefix, zonewise.__file__]
+    )
     mounts.mount("proc", Path("/proc"))
     mounts.mount("tmpfs", Path("/run"), "mode=755")
     runtime, file = Path(config.runtime), Path("/run/containerd.toml")

@@ -32,13 +32,10 @@ _UNPACKED: Final = re.compile(r"^unpacking (\S+)", re.MULTILINE)
 def write(directory: Path, runtime: Path) -> list[Path]:
     """Archives of the images that every node starts with."""
     directory.mkdir(exist_ok=True)
-    machine = platform.machine()
-    architecture = _ARCHITECTURES.get(machine, machine)
+    pause, shell = {"Entrypoint": ["/pause"], "User": "65535:65535"}, {"Cmd": ["sh"], "Env": ["PATH=/bin"]}
     made = {
-        "pause.tar": oci_image.archive(
-            PAUSE, _pause(runtime), {"Entrypoint": ["/pause"], "User": "65535:65535"}, architecture
-        ),
-        "busybox.tar": oci_image.archive(BUSYBOX, _busybox(), {"Cmd": ["sh"], "Env": ["PATH=/bin"]}, architecture),
+        "pause.tar": oci_image.archive(PAUSE, _pause(runtime), pause, architecture()),
+        "busybox.tar": oci_image.archive(BUSYBOX, busybox(), shell, architecture()),
     }
     for name, archive in made.items():
         write_private(directory / name, archive)
@@ -81,11 +78,17 @@ def _load(runtime: Path, root: Path, archive: Path) -> list[str]:
     return _UNPACKED.findall(done.stdout)
 
 
+def architecture() -> str:
+    """Of this machine, as images name it."""
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
+
+
 def _pause(runtime: Path) -> ImageFiles:
     return ImageFiles(programs={"pause": (runtime / "pause").read_bytes()})
 
 
-def _busybox() -> ImageFiles:
+def busybox() -> ImageFiles:
     program = shutil.which("busybox")
     content = Path(program).read_bytes() if program else b""
     if program is None or b"/ld-linux" in content[:8192]:

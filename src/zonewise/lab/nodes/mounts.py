@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from zonewise.errors import ZonewiseError
+from zonewise.lab.decide import image_plan
 
 _RDONLY: Final = 0x1
 _REMOUNT: Final = 0x20
@@ -15,6 +19,8 @@ _BIND: Final = 0x1000
 _REC: Final = 0x4000
 _SHARED: Final = 0x100000
 _DETACH: Final = 2
+_SYSTEM: Final = ("/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var/lib", "/var/tmp")  # noqa: S108
+"""Programs, certificates, name resolution, apt's lists and scratch space."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,6 +46,17 @@ def share(target: Path) -> None:
 def detach(target: Path) -> None:
     """With all that is mounted below it; what is still in use stays until it no longer is. See MNT_DETACH."""
     _check(_libc.umount2(os.fsencode(target), _DETACH), f"umount of {target}")
+
+
+def detach_foreign(needed: Iterable[str]) -> None:
+    """Detach what holds none of these paths, nothing of the system and nothing of the kernel's.
+
+    A mount namespace begins with a copy of every mount, and a copy keeps a volume busy after it was unmounted elsewhere.
+    """
+    kept = (*needed, tempfile.gettempdir(), *_SYSTEM)
+    for point in image_plan.foreign_mounts(Path("/proc/self/mountinfo").read_text(), kept):
+        with suppress(MountError):  # it went with the one above it
+            detach(Path(point))
 
 
 def change_root(root: Path) -> None:

@@ -1,0 +1,85 @@
+"""`make e2e TIER=conformance`: Kubernetes' own end-to-end tests against labs of real nodes, Zonewise beside stock.
+
+`python -m support.conformance TIER [--setup NAME]` builds what it needs, then starts a lab per set-up, runs the tier in it and
+ends it. The table goes to the terminal, to build/e2e/TIER.json and to docs/conformance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from support.conformance import report, setups, tiers
+from support.conformance.lab_run import LabRun, RunInputs
+from support.conformance.report import SetupResult
+from support.conformance.setups import Setup
+from support.conformance.tiers import Tier
+from zonewise.errors import ZonewiseError
+from zonewise.lab.build.binaries import DEFAULT_VERSION
+from zonewise.lab.progress import ProgressReporter
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / "e2e"
+PAGE = ROOT / "docs" / "conformance.md"
+
+
+def main() -> int:
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _interrupt)
+    reporter = ProgressReporter(sys.stderr)
+    try:
+        return run(arguments, reporter)
+    except ZonewiseError as error:
+        reporter.close()
+        sys.exit(f"e2e: {error}")
+    except KeyboardInterrupt:
+        reporter.close()
+        sys.exit("e2e: interrupted; its lab is gone")
+
+
+def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
+    tier, chosen = tiers.choose(arguments.tier), setups.choose(arguments.setup)
+    inputs = RunInputs.ensure(reporter, zonewise=any(map(setups.needs_zonewise, chosen)))
+    results = []
+    for setup in chosen:
+        lab = LabRun(f"{arguments.name}-{setup}", tier, setup, inputs, BUILD / tier.name / setup, keep=arguments.keep)
+        results.append(lab.execute(reporter, arguments.focus))
+    reporter.close()
+    print(report.table(results), report.failures(results), sep="\n\n")
+    if not arguments.focus:
+        publish(tier, results)
+    return 1 if any(result.failures for result in results) else 0
+
+
+def publish(tier: Tier, results: Sequence[SetupResult]) -> None:
+    """Rows of set-ups that did not run now stay."""
+    target = BUILD / f"{tier.name}.json"
+    facts = {"kubernetes": f"Kubernetes {DEFAULT_VERSION}", "machine": f"{os.cpu_count()} cores"}
+    before = report.from_document(json.loads(target.read_text())) if target.exists() else []
+    shown = report.merged(before, results, list(Setup))
+    target.write_text(json.dumps(report.document(tier, shown, facts), indent=1) + "\n")
+    PAGE.write_text(report.replace_section(PAGE.read_text(), tier.name, report.section(tier, shown, facts)))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m support.conformance", description=__doc__)
+    parser.add_argument("tier", help=f"one of {', '.join(tiers.TIERS)}")
+    parser.add_argument("--setup", default="", help=f"one of {', '.join(Setup)} (default: all, one after the other)")
+    parser.add_argument("--name", default="e2e", help="how the names of its labs begin (default: %(default)s)")
+    parser.add_argument("--focus", default="", help="a regular expression: run these specs only, publish nothing")
+    parser.add_argument("--keep", action="store_true", help="leave the lab running, to look into it")
+    return parser.parse_args()
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Tiers: which of Kubernetes' specs run together, on how many nodes. Pure.
+
+A tier is one line of `TIERS`. `focus` and `skip` are regular expressions over the whole name of a spec, as ginkgo takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from zonewise.errors import UsageError
+
+_NOT_HERE: Final = (
+    r"\[Disruptive\]",  # ends or restarts nodes
+    r"\[Feature:",  # needs something that is switched on by choice, mostly in one cloud
+    r"\[Alpha\]",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    name: str
+    what: str
+    focus: tuple[str, ...]
+    skip: tuple[str, ...] = _NOT_HERE
+    nodes_per_zone: int = 1
+    processes: int = 4
+    """Of ginkgo. Specs wait for pods most of the time."""
+    timeout_minutes: int = 60
+
+
+TIERS: Final = {
+    tier.name: tier
+    for tier in (
+        Tier(
+            name="conformance",
+            what="conformance specs of SIG Network, and all of DisruptionController",
+            focus=(r"\[sig-network\].*\[Conformance\]", r"\[sig-apps\] DisruptionController"),
+            skip=(r"\[Disruptive\]",),
+        ),
+        Tier(
+            name="wide",
+            what="the other specs of SIG Network, without those that need a feature of a cloud",
+            focus=(r"\[sig-network\]",),
+            skip=(
+                *_NOT_HERE,
+                r"\[Conformance\]",  # in their own tier
+                r"DNS configMap nameserver",  # changes CoreDNS' configuration
+            ),
+            nodes_per_zone=2,
+            timeout_minutes=120,
+        ),
+        Tier(
+            name="apps",
+            what="workload controllers whose pods are evicted and spread",
+            focus=(r"\[sig-apps\] (StatefulSet|Daemon set|Deployment|DisruptionController)",),
+            timeout_minutes=120,
+        ),
+    )
+}
+
+
+def choose(name: str) -> Tier:
+    if name not in TIERS:
+        raise UsageError(f"there is no tier {name!r}: choose one of {', '.join(TIERS)}")
+    return TIERS[name]
+
+
+def ginkgo_flags(tier: Tier) -> list[str]:
+    return [
+        f"--procs={tier.processes}",
+        f"--timeout={tier.timeout_minutes}m",
+        f"--focus={'|'.join(tier.focus)}",
+        f"--skip={'|'.join(tier.skip)}",
+    ]

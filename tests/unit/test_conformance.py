@@ -1,0 +1,166 @@
+"""Kubernetes' end-to-end tests: tiers, the suite's report, the images' recipes, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.conformance import junit, programs, recipes, report, setups, tiers
+from support.conformance.junit import SpecOutcome, SpecResult
+from support.conformance.recipes import RecipeInputs
+from support.conformance.report import SetupResult
+from support.conformance.setups import Setup
+from zonewise.errors import UsageError
+from zonewise.lab.build.binaries import DEFAULT_VERSION
+from zonewise.lab.decide.oci_image import ImageFiles, blob
+
+REPORT = """\
+<testsuites tests="6"><testsuite name="Kubernetes e2e suite">
+  <testcase name="[SynchronizedBeforeSuite]" status="passed" time="2.5"></testcase>
+  <testcase name="[It] [sig-network] DNS should answer [Conformance]" status="passed" time="5.25">
+    <system-err>STEP: looking up a name</system-err></testcase>
+  <testcase name="[It] [sig-network] Services should serve" status="failed" time="61">
+    <failure message="" type="failed">[FAILED] at services.go:1\n\n  no endpoint answered\nmore</failure></testcase>
+  <testcase name="[It] [sig-network] Netpol" status="panicked" time="1">
+    <error message="index out of range" type="panicked">stack</error></testcase>
+  <testcase name="[It] [sig-network] Load balancer" status="skipped" time="0.5">
+    <skipped message="skipped - Only supported for providers [gce]"></skipped></testcase>
+  <testcase name="[It] [sig-storage] not selected" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
+  <testcase name="[ReportAfterSuite]" status="passed" time="0.1"></testcase>
+</testsuite></testsuites>
+"""
+SELECTED = {
+    "[sig-network] DNS should provide DNS for the cluster [Conformance]": {"conformance"},
+    "[sig-network] Services should function for service endpoints using hostNetwork": {"wide"},
+    "[sig-network] DNS configMap nameserver Change stubDomain [Slow] [Serial]": set(),
+    "[sig-network] DNS configMap nameserver [Feature:Networking-IPv6] forwards": set(),
+    "[sig-apps] DisruptionController should update PodDisruptionBudget status [Conformance]": {"conformance", "apps"},
+    "[sig-apps] StatefulSet Basic StatefulSet functionality should perform rolling updates": {"apps"},
+    "[sig-apps] Daemon set [Serial] should run and stop simple daemon [Conformance]": {"apps"},
+    "[sig-apps] Job should delete a job [Conformance]": set(),
+    "[sig-storage] ConfigMap should be consumable from pods in volume [Conformance]": set(),
+    "[sig-network] HostPort [Disruptive] restarts its node [Conformance]": set(),
+}
+
+
+def is_selected(tier: tiers.Tier, name: str) -> bool:
+    """As ginkgo does: focus and skip are regular expressions over the whole name."""
+    flags = dict(flag.removeprefix("--").split("=", 1) for flag in tiers.ginkgo_flags(tier))
+    return bool(re.search(flags["focus"], name)) and not re.search(flags["skip"], name)
+
+
+@pytest.mark.parametrize(("name", "expected"), SELECTED.items())
+def test_tiers_select_specs_by_name(name: str, expected: set[str]) -> None:
+    assert {tier.name for tier in tiers.TIERS.values() if is_selected(tier, name)} == expected
+
+
+def test_unknown_tier_or_set_up_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="conformance, wide, apps"):
+        tiers.choose("confromance")
+    with pytest.raises(UsageError, match="stock, ours, overlay"):
+        setups.choose("theirs")
+    assert setups.choose("") == [Setup.STOCK, Setup.OURS, Setup.OVERLAY]
+
+
+def test_set_ups_differ_in_what_the_lab_starts() -> None:
+    stock, ours, overlay = (setups.lab_options(setup, 2) for setup in Setup)
+    assert (stock, stock.kube_proxy, stock.controllers, stock.nodes_per_zone) == (overlay, True, "*", 2)
+    assert (ours.kube_proxy, ours.controllers) == (False, "*,-endpointslice-controller")
+    assert [setup for setup in Setup if setups.needs_zonewise(setup)] == [Setup.OURS, Setup.OVERLAY]
+
+
+def test_report_lists_specs_that_ran_and_why_others_did_not() -> None:
+    assert junit.read(REPORT) == [
+        SpecResult("[sig-network] DNS should answer [Conformance]", SpecOutcome.PASSED, 5.25),
+        SpecResult("[sig-network] Services should serve", SpecOutcome.FAILED, 61, "no endpoint answered"),
+        SpecResult("[sig-network] Netpol", SpecOutcome.FAILED, 1, "index out of range"),
+        SpecResult("[sig-network] Load balancer", SpecOutcome.SKIPPED, 0.5, "Only supported for providers [gce]"),
+    ]
+
+
+def test_failed_set_up_of_the_suite_counts_as_a_failure() -> None:
+    broken = '<testcase name="[SynchronizedBeforeSuite]" time="9"><failure message="no node is ready"/></testcase>'
+    [result] = junit.read(f"<testsuites>{broken}</testsuites>")
+    assert (result.name, result.outcome) == ("[SynchronizedBeforeSuite]", SpecOutcome.FAILED)
+
+
+def results() -> list[SetupResult]:
+    specs = junit.read(REPORT)
+    return [SetupResult("stock", specs, 99.6), SetupResult("ours", [specs[0], specs[1]], 61)]
+
+
+def test_table_has_a_row_per_set_up_and_failures_name_where() -> None:
+    assert report.table(results()).splitlines()[2:] == [
+        "| stock | 4 | 1 | 2 | 1 | 100 |",
+        "| ours | 2 | 1 | 1 | 0 | 61 |",
+    ]
+    assert report.failures(results()).splitlines() == [
+        "- stock: `[sig-network] Netpol`",
+        "- stock, ours: `[sig-network] Services should serve`",
+    ]
+
+
+def test_results_survive_the_file_and_a_later_run_replaces_its_rows() -> None:
+    saved = json.loads(json.dumps(report.document(tiers.choose("wide"), results(), {"kubernetes": "v1"})))
+    read = report.from_document(saved)
+    assert [(result.setup, result.specs, result.seconds) for result in read] == [
+        (result.setup, result.specs, result.seconds) for result in results()
+    ]
+    again = SetupResult("stock", results()[0].specs[:1], 50)
+    merged = report.merged(read, [again], list(Setup))
+    assert [(result.setup, len(result.specs)) for result in merged] == [("stock", 1), ("ours", 2)]
+
+
+def test_section_of_a_tier_replaces_the_last_one_between_its_marks() -> None:
+    tier, page = tiers.choose("apps"), "# Page\n\n<!-- e2e:apps -->\nold\n<!-- /e2e:apps -->\n\nExplained.\n"
+    text = report.section(tier, results(), {"kubernetes": "Kubernetes v1.2.3", "machine": "2 cores"})
+    replaced = report.replace_section(page, tier.name, text)
+    assert replaced.startswith("# Page\n\n<!-- e2e:apps -->\n`make e2e TIER=apps`: ")
+    assert replaced.endswith("`\n<!-- /e2e:apps -->\n\nExplained.\n")
+    assert ("old" in replaced, "Kubernetes v1.2.3, 2 cores." in replaced) == (False, True)
+    assert report.replace_section("# Page\n", "wide", "new") == "# Page\n\n<!-- e2e:wide -->\nnew\n<!-- /e2e:wide -->\n"
+
+
+LISTED = [
+    "registry.k8s.io/e2e-test-images/agnhost:2.63.0",
+    "registry.k8s.io/e2e-test-images/nginx:1.15-4",
+    "registry.k8s.io/e2e-test-images/nginx:1.27-0",
+    "registry.k8s.io/e2e-test-images/perl:5.26",
+    "registry.k8s.io/pause:3.10.2",
+]
+
+
+def built() -> RecipeInputs:
+    programs = dict.fromkeys(("agnhost", "coredns", "pause", "regression-issue-74839"), b"program")
+    return RecipeInputs(programs=programs, porter={"localhost.crt": "x"}, busybox=ImageFiles(), debian=blob(b"debian"))
+
+
+def test_images_have_the_names_of_the_suite_and_share_a_layer() -> None:
+    images = {image.name: image for image in recipes.images(LISTED, built())}
+    assert set(images) == {*LISTED, recipes.COREDNS} - {"registry.k8s.io/e2e-test-images/perl:5.26"}
+    [agnhost, old, new] = [images[name] for name in LISTED[:3]]
+    assert agnhost.layers[0] == old.layers[0] == blob(b"debian")
+    assert (agnhost.settings["Entrypoint"], agnhost.settings["Cmd"]) == (["/agnhost"], ["pause"])
+    assert old.layers == new.layers
+    assert old.settings != new.settings  # otherwise they were one image with two names
+
+
+def go_module() -> dict[str, Any]:
+    text = (programs.SOURCES / "go.mod").read_text()
+    return {"text": text, "kubernetes": re.findall(r"k8s\.io/kubernetes (v\S+)", text)}
+
+
+def test_the_suite_is_of_the_labs_kubernetes() -> None:
+    module = go_module()
+    assert module["kubernetes"] == [DEFAULT_VERSION]
+    part = DEFAULT_VERSION.replace("v1.", "v0.")
+    assert set(re.findall(r"=> k8s\.io/\S+ (v\S+)", module["text"])) == {part}
+
+
+def test_coredns_manifest_names_the_image_that_is_made() -> None:
+    text = Path(setups.MANIFESTS, "coredns.yaml").read_text()
+    assert f"image: {recipes.COREDNS}\n" in text
