@@ -118,7 +118,7 @@ image-csi: .venv/.synced
 
 .PHONY: up
 up: setup-lab ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
-	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
+	@$(BIN)/zonewise lab up --node-kind real --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
 
 .PHONY: down
 down: ## Stop that cluster and remove everything it created.

@@ -37,6 +37,13 @@ def test_containerd_gets_pause_image_plugins_and_oom_restriction(restricted: boo
     assert config["grpc"]["address"] == containerd_config.SOCKET
 
 
+def test_import_runs_without_the_plugins_for_pods() -> None:
+    config = tomllib.loads(containerd_config.import_config_toml("/cache/root"))
+    assert config["root"] == "/cache/root"
+    assert "io.containerd.cri.v1.runtime" in config["disabled_plugins"]
+    assert config["grpc"]["address"] == containerd_config.SOCKET
+
+
 def test_pods_get_addresses_of_both_families_from_their_nodes_ranges() -> None:
     link, ports = containerd_config.cni_network(NODE)["plugins"]
     assert link["ipam"]["ranges"] == [[{"subnet": "100.67.129.0/24"}], [{"subnet": "fd7a:6f6e:6503:201::/64"}]]
