@@ -31,7 +31,8 @@ PAGE = ROOT / "docs" / "conformance.md"
 
 def main() -> int:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     reporter = ProgressReporter(sys.stderr)
     try:
         return run(arguments, reporter)
@@ -40,7 +41,7 @@ def main() -> int:
         sys.exit(f"e2e: {error}")
     except KeyboardInterrupt:
         reporter.close()
-        sys.exit("e2e: interrupted; its lab is gone")
+        sys.exit("e2e: interrupted")
 
 
 def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:

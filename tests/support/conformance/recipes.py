@@ -16,9 +16,11 @@ from zonewise.lab.decide.oci_image import Blob, Image, ImageFiles
 PACKAGES: Final = (
     "bind9-dnsutils",
     "ca-certificates",
+    "conntrack",
     "curl",
     "iperf",
     "iproute2",
+    "iptables",
     "iputils-ping",
     "netcat-openbsd",
     "nginx-light",
@@ -98,6 +100,7 @@ def _recipes(built: RecipeInputs) -> dict[str, _Recipe]:
         f"{_REGISTRY}/coredns/coredns": _Recipe(
             files=ImageFiles(programs={"coredns": programs["coredns"]}), settings={"Entrypoint": ["/coredns"]}
         ),
+        f"{_REGISTRY}/build-image/distroless-iptables": _Recipe(files=ImageFiles(), debian=True),
         f"{_TESTS}/agnhost": _agnhost(built),
         f"{_TESTS}/busybox": _Recipe(files=built.busybox, settings={"Cmd": ["sh"], "Env": ["PATH=/bin"]}),
         f"{_TESTS}/glibc-dns-testing": _Recipe(
