@@ -50,13 +50,15 @@ class SocketInUseError(UsageError):
 class GrpcServer:
     """`services`: by their name in the specification, such as Controller. RPCs without a method return UNIMPLEMENTED.
 
-    `spec`: the messages generated from the specification's proto file. A service's optional method `headers` returns the initial metadata for the name of an RPC.
+    `spec`: the messages generated from the specification's proto file. A service's optional method `headers` returns the
+    initial metadata for the name of an RPC.
     """
 
     def __init__(
         self, endpoint: str, services: dict[str, object], *, spec: ModuleType = csi, threads: int = 64
     ) -> None:
         self.path = socket_path(endpoint)
+        self._started = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="csi")
         self._server = grpc.server(
             self._pool,
@@ -64,6 +66,10 @@ class GrpcServer:
         )
         for name, service in services.items():
             self._server.add_generic_rpc_handlers((rpc_handlers(spec, name, service),))
+
+    @property
+    def serves(self) -> bool:
+        return self._started
 
     def start(self) -> None:
         """Listens on return. Only the socket's owner may connect."""
@@ -76,6 +82,7 @@ class GrpcServer:
         if not bound:
             raise UsageError(f"can't listen on {self.path}: check that its directory is writable")
         self._server.start()
+        self._started = True
         _log.info("serving", socket=str(self.path))
 
     def stop(self, grace_seconds: float) -> None:

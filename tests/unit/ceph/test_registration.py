@@ -7,8 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from support.waiting import eventually
 from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.node import registration
 from zonewise.ceph.node.registration import RegistrationService, registering
 from zonewise.ceph.spec import pluginregistration_pb2 as spec
 from zonewise.kube.server.health import Health
@@ -53,13 +55,28 @@ async def test_driver_is_not_ready_before_the_kubelet_has_registered_it(tmp_path
     assert not socket(tmp_path).exists()
 
 
-async def test_sidecar_that_registers_the_driver_is_left_alone(tmp_path: Path, call: Call) -> None:
+async def test_sidecar_that_registers_the_driver_is_succeeded(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_RETRY_SECONDS", 0.01)
+    sidecar = GrpcServer(str(socket(tmp_path)), {"Registration": RegistrationService(Path("/sidecar"))}, spec=spec)
+    sidecar.start()
+    health = Health()
+    async with registering(tmp_path, ENDPOINT, health):
+        assert failed(health) == "absent"
+        assert (await call("GetInfo", spec.InfoRequest(), spec.PluginInfo)).endpoint == "/sidecar"
+        sidecar.stop(0)
+        await eventually(lambda: "not registered the driver yet" in failed(health))
+        assert socket(tmp_path).exists()
+    assert not socket(tmp_path).exists()
+
+
+async def test_sidecar_that_goes_on_keeps_its_socket(tmp_path: Path, call: Call) -> None:
     sidecar = GrpcServer(str(socket(tmp_path)), {"Registration": RegistrationService(Path("/sidecar"))}, spec=spec)
     sidecar.start()
     try:
-        health = Health()
-        async with registering(tmp_path, ENDPOINT, health):
-            assert failed(health) == "absent"
+        async with registering(tmp_path, ENDPOINT, Health()):
+            pass
         assert (await call("GetInfo", spec.InfoRequest(), spec.PluginInfo)).endpoint == "/sidecar"
     finally:
         sidecar.stop(0)

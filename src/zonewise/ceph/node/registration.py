@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ _CSI_PLUGIN: Final = "CSIPlugin"
 _CSI_VERSIONS: Final = ("1.0.0",)
 """Kubelets compare the major version only."""
 _STOP_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 5.0
 
 
 class RegistrationService:
@@ -54,17 +55,33 @@ class RegistrationService:
 
 @asynccontextmanager
 async def registering(directory: Path, endpoint: str, health: Health) -> AsyncIterator[None]:
-    """Offer the driver in the kubelet's `directory`, unless a sidecar (node-driver-registrar) does so already."""
+    """Offer the driver in the kubelet's `directory`. While a sidecar (node-driver-registrar) does so, wait for its end."""
     service = RegistrationService(socket_path(endpoint))
     server = GrpcServer(str(directory / f"{CSI_DRIVER}-reg.sock"), {"Registration": service}, spec=spec, threads=2)
+    async with AsyncExitStack() as stack:
+        if not await _offer(server, service, health):
+            _log.info("another process registers the driver", socket=str(server.path))
+            succession = asyncio.create_task(_succeed(server, service, health))
+            stack.callback(succession.cancel)
+        try:
+            yield
+        finally:
+            if server.serves:
+                await asyncio.shield(asyncio.to_thread(server.stop, _STOP_SECONDS))
+
+
+async def _succeed(server: GrpcServer, service: RegistrationService, health: Health) -> None:
+    offered = False
+    while not offered:
+        await asyncio.sleep(_RETRY_SECONDS)
+        offered = await _offer(server, service, health)
+
+
+async def _offer(server: GrpcServer, service: RegistrationService, health: Health) -> bool:
+    """False if another process serves the socket."""
     try:
         await asyncio.to_thread(server.start)
     except SocketInUseError:
-        _log.info("another process registers the driver", socket=str(server.path))
-        yield
-        return
+        return False
     health.add_ready("registration", service.trouble)
-    try:
-        yield
-    finally:
-        await asyncio.shield(asyncio.to_thread(server.stop, _STOP_SECONDS))
+    return True
