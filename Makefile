@@ -33,6 +33,7 @@ setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromi
 	@$(BIN)/python -m zonewise.lab.build.setup --tests
 	@$(BIN)/python -m bench.dns.coredns
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
+	@test "$$(id -u)" != 0 || { $(BIN)/zonewise lab image build && $(BIN)/zonewise lab image build --csi; } >/dev/null
 
 .PHONY: test
 test: setup lint ## Run every check and test; coverage of kube, topology and objects must reach 90 %.

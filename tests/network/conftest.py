@@ -65,7 +65,7 @@ async def real_pods(real_lab: Lab) -> AsyncIterator[Pods]:
 def _remove_abandoned() -> None:
     """Remove labs of killed test runs."""
     for name in state.names():
-        pid = name.removeprefix(_PREFIX).removesuffix("-real")
+        pid, *_ = name.removeprefix(_PREFIX).split("-")  # what follows says which of the run's labs it is
         if name.startswith(_PREFIX) and not Path("/proc", pid).exists():
             labs.down(name, lambda _step: None)
 

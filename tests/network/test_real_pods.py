@@ -208,13 +208,15 @@ async def test_nodes_share_images_but_no_change_to_them(real_pods: Pods) -> None
     kubectl.inside("writer", "echo changed >/etc/passwd; echo x >/bin/mark; rm /bin/ls")
     await real_pods.delete("writer", grace_seconds=0)
     in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "rm", "--sync", images.BUSYBOX)
-    assert images.BUSYBOX not in in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "ls", "-q").split()
-    await real_pods.create("reader", SECOND, sleeping)
-    await real_pods.ready("reader")
-    assert kubectl.inside("reader", "ls -d /bin/ls /bin/mark 2>/dev/null || true") == "/bin/ls\n"
-    assert kubectl.inside("reader", "cat /etc/passwd").startswith("root:")
-    assert not list(image_store.directory().glob("*/*/snapshots/*/fs/bin/mark"))
-    nodes.load_image(lab, lab.directory / "images" / "busybox.tar")
+    try:
+        assert images.BUSYBOX not in in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "ls", "-q").split()
+        await real_pods.create("reader", SECOND, sleeping)
+        await real_pods.ready("reader")
+        assert kubectl.inside("reader", "ls -d /bin/ls /bin/mark 2>/dev/null || true") == "/bin/ls\n"
+        assert kubectl.inside("reader", "cat /etc/passwd").startswith("root:")
+        assert not list(image_store.directory().glob("*/*/snapshots/*/fs/bin/mark"))
+    finally:
+        nodes.load_image(lab, lab.directory / "images" / "busybox.tar")
     await real_pods.create("again", FIRST, sleeping)
     await real_pods.ready("again")
 

@@ -217,7 +217,7 @@ def config_map_key(text: str) -> Key:
 @click.command(
     epilog="""\b
 Examples:
-  zonewise csi node --node-name $NODE_NAME --registration-directory /var/lib/kubelet/plugins_registry \
+  zonewise csi node --node-name $NODE_NAME --registration-directory /var/lib/kubelet/plugins_registry \\
       --endpoint unix:///var/lib/kubelet/plugins/ceph.zonewise.dev/csi.sock
   zonewise csi node --orchestrator none --domain zone=zone-a --endpoint unix:///tmp/csi.sock --config csi.json
 """

@@ -28,7 +28,7 @@ import yaml
 
 CHUNK_BYTES = 2**16
 _TURNS_OF_AN_ACCEPT = 5
-"""Of the loop. A connection accepted just before the listener closed is reset by `_accept` three turns later, and sockets close in one more."""
+"""Of the loop. `_accept` resets what was accepted just before the listener closed three turns later; sockets close in one more."""
 
 
 class FaultProxy:

@@ -1,7 +1,7 @@
 """Loop devices of volumes that were mounted in a real node when it ended: the kernel keeps them, though their files are gone.
 
 Each had a file that a daemon of the node served (FUSE). With the node's mounts the file has lost its path, and with the
-daemon its content, by which such devices are known. Nobody can read from them any more, whose ever they were.
+daemon its content, by which such devices are known. No process can read from them any more, so those of other labs may go, too.
 """
 
 from __future__ import annotations
