@@ -70,7 +70,7 @@ test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long f
 
 TIER ?= conformance
 .PHONY: e2e
-e2e: setup-lab ## Run Kubernetes' own tests on real nodes, ours beside stock (TIER=conformance, SETUP=ours, NAME=e2e); the table goes to docs/conformance.md.
+e2e: setup-lab ## Run Kubernetes' own tests on real nodes, ours beside stock (TIER=conformance, SETUP=ours); the table goes to docs/conformance.md.
 	@PYTHONPATH=src:tests $(BIN)/python -m support.conformance $(TIER) $(if $(SETUP),--setup $(SETUP)) $(if $(NAME),--name $(NAME)) $(if $(FOCUS),--focus '$(FOCUS)')
 
 .PHONY: fuzz

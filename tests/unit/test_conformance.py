@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.conformance import junit, programs, recipes, report, setups, tiers
+from support.conformance import images, junit, lab_run, programs, recipes, report, setups, suite_run, tiers
 from support.conformance.junit import SpecOutcome, SpecResult
 from support.conformance.recipes import RecipeInputs
 from support.conformance.report import SetupResult
 from support.conformance.setups import Setup
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.decide.oci_image import ImageFiles, blob
 
@@ -94,11 +100,11 @@ def results() -> list[SetupResult]:
 
 
 def test_table_has_a_row_per_set_up_and_failures_name_where() -> None:
-    assert report.table(results()).splitlines()[2:] == [
+    assert report.table(report.rows(results())).splitlines()[2:] == [
         "| stock | 4 | 1 | 2 | 1 | 100 |",
         "| ours | 2 | 1 | 1 | 0 | 61 |",
     ]
-    assert report.failures(results()).splitlines() == [
+    assert report.failures(report.rows(results())).splitlines() == [
         "- stock: `[sig-network] Netpol`",
         "- stock, ours: `[sig-network] Services should serve`",
     ]
@@ -117,12 +123,117 @@ def test_results_survive_the_file_and_a_later_run_replaces_its_rows() -> None:
 
 def test_section_of_a_tier_replaces_the_last_one_between_its_marks() -> None:
     tier, page = tiers.choose("apps"), "# Page\n\n<!-- e2e:apps -->\nold\n<!-- /e2e:apps -->\n\nExplained.\n"
-    text = report.section(tier, results(), {"kubernetes": "Kubernetes v1.2.3", "machine": "2 cores"})
+    text = report.section(tier, report.rows(results()), {"kubernetes": "Kubernetes v1.2.3", "machine": "2 cores"})
     replaced = report.replace_section(page, tier.name, text)
     assert replaced.startswith("# Page\n\n<!-- e2e:apps -->\n`make e2e TIER=apps`: ")
     assert replaced.endswith("`\n<!-- /e2e:apps -->\n\nExplained.\n")
     assert ("old" in replaced, "Kubernetes v1.2.3, 2 cores." in replaced) == (False, True)
     assert report.replace_section("# Page\n", "wide", "new") == "# Page\n\n<!-- e2e:wide -->\nnew\n<!-- /e2e:wide -->\n"
+
+
+def test_page_keeps_rows_of_set_ups_that_did_not_run() -> None:
+    tier, facts = tiers.choose("wide"), {"kubernetes": "Kubernetes v1.2.3", "machine": "2 cores"}
+    before = report.rows(results())
+    page = report.replace_section("# Page\n", tier.name, report.section(tier, before, facts))
+    assert report.rows_of_page(page, tier.name, facts["kubernetes"]) == before
+    again = report.rows([SetupResult("stock", results()[0].specs[:1], 50)])
+    shown = report.merged(report.rows_of_page(page, tier.name, facts["kubernetes"]), again, list(Setup))
+    assert report.table(shown).splitlines()[2:] == ["| stock | 1 | 1 | 0 | 0 | 50 |", "| ours | 2 | 1 | 1 | 0 | 61 |"]
+    assert report.failures(shown) == "- ours: `[sig-network] Services should serve`"
+
+
+@pytest.mark.parametrize("kubernetes", ["Kubernetes v1.2.30", "Kubernetes v1.2", "Kubernetes v1.2.3-rc.1"])
+def test_page_keeps_no_rows_of_another_kubernetes(kubernetes: str) -> None:
+    tier, facts = tiers.choose("wide"), {"kubernetes": "Kubernetes v1.2.3", "machine": "2 cores"}
+    page = report.replace_section("", tier.name, report.section(tier, report.rows(results()), facts))
+    assert report.rows_of_page(page, tier.name, kubernetes) == []
+    assert report.rows_of_page(page, "apps", facts["kubernetes"]) == []
+
+
+def test_suite_that_fails_without_a_failed_spec_is_an_error() -> None:
+    log, specs = Path("e2e.log"), junit.read(REPORT)
+    suite_run.check(1, specs, log)
+    suite_run.check(0, specs[:1], log)
+    with pytest.raises(ZonewiseError, match=r"code 1, though no spec failed: see e2e\.log"):
+        suite_run.check(1, [specs[0], specs[3]], log)
+    with pytest.raises(ZonewiseError, match="no spec was selected"):
+        suite_run.check(0, [], log)
+
+
+STUBBORN = "trap : TERM; sleep 600 & echo $!; while :; do sleep 0.1; done"  # swallows SIGTERM, as ginkgo does
+
+
+def child_of(output: Path) -> int:
+    """Waits for the first line of the output, the child's number."""
+    deadline = time.monotonic() + 10
+    while not output.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(output.read_text())
+
+
+def wait_for_end(process: int) -> None:
+    deadline = time.monotonic() + 10
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while ") Z " not in Path(f"/proc/{process}/stat").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_stopping_the_suite_ends_its_whole_group(tmp_path: Path) -> None:
+    output = tmp_path / "log"
+    with output.open("w") as file:
+        process = suite_run.session(["sh", "-c", STUBBORN], file.fileno())
+    child = child_of(output)
+    suite_run.stop(process, within_seconds=0.2)
+    assert process.returncode < 0
+    wait_for_end(child)
+
+
+def test_suite_is_told_to_end_when_its_runner_is_killed(tmp_path: Path) -> None:
+    output = tmp_path / "log"
+    output.touch()
+    program = "import sys; from support.conformance import suite_run as s; s.session(sys.argv[1:], 1).wait()"
+    with output.open("w") as file:
+        script = "sleep 600 & echo $!; wait"
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        runner = subprocess.Popen([sys.executable, "-c", program, "sh", "-c", script], stdout=file, env=path)
+    child = child_of(output)
+    runner.kill()
+    runner.wait()
+    wait_for_end(child)
+
+
+def test_labs_of_two_clones_have_different_names() -> None:
+    here, there = (lab_run.default_name(Path(root)) for root in ("/work/main", "/work/other"))
+    assert here != there
+    assert re.fullmatch(r"e2e-[0-9a-f]{6}", here)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_interrupts_the_removal_of_a_lab(number: int) -> None:
+    before = signal.getsignal(number)
+    with lab_run.deaf_to_signals():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_cache_keeps_the_two_archives_used_last(tmp_path: Path) -> None:
+    for kind in ("images", "debian"):
+        for age, name in enumerate("abc"):
+            path = tmp_path / f"{kind}-{name}.tar"
+            path.touch()
+            os.utime(path, (1000 - age, 1000 - age))
+    images.remove_unused(tmp_path)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["debian-a", "debian-b", "images-a", "images-b"]
+
+
+def test_cache_loses_what_killed_builds_left(tmp_path: Path) -> None:
+    (tmp_path / "zonewise-build-x").mkdir()
+    for name in ("zonewise-build-x/layer.tar", "images-a.new", "images-b.tar", "lock"):
+        (tmp_path / name).touch()
+    images.remove_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images-b.tar", "lock"]
 
 
 LISTED = [

@@ -11,11 +11,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from support.conformance import report, setups, tiers
+from support.conformance import lab_run, report, setups, tiers
 from support.conformance.lab_run import LabRun, RunInputs
 from support.conformance.report import SetupResult
 from support.conformance.setups import Setup
@@ -52,27 +52,41 @@ def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
         lab = LabRun(f"{arguments.name}-{setup}", tier, setup, inputs, BUILD / tier.name / setup, keep=arguments.keep)
         results.append(lab.execute(reporter, arguments.focus))
     reporter.close()
-    print(report.table(results), report.failures(results), sep="\n\n")
+    rows = report.rows(results)
+    print(report.table(rows), report.failures(rows), sep="\n\n")
     if not arguments.focus:
         publish(tier, results)
     return 1 if any(result.failures for result in results) else 0
 
 
 def publish(tier: Tier, results: Sequence[SetupResult]) -> None:
-    """Rows of set-ups that did not run now stay."""
-    target = BUILD / f"{tier.name}.json"
+    """What is known of set-ups that did not run now stays, if it is of the same Kubernetes."""
     facts = {"kubernetes": f"Kubernetes {DEFAULT_VERSION}", "machine": f"{os.cpu_count()} cores"}
-    before = report.from_document(json.loads(target.read_text())) if target.exists() else []
-    shown = report.merged(before, results, list(Setup))
-    target.write_text(json.dumps(report.document(tier, shown, facts), indent=1) + "\n")
-    PAGE.write_text(report.replace_section(PAGE.read_text(), tier.name, report.section(tier, shown, facts)))
+    _save(BUILD / f"{tier.name}.json", tier, results, facts)
+    _show(tier, results, facts)
+
+
+def _save(target: Path, tier: Tier, results: Sequence[SetupResult], facts: Mapping[str, str]) -> None:
+    saved = json.loads(target.read_text()) if target.exists() else {}
+    before = report.from_document(saved) if saved.get("kubernetes") == facts["kubernetes"] else []
+    known = report.merged(before, results, list(Setup))
+    target.write_text(json.dumps(report.document(tier, known, facts), indent=1) + "\n")
+
+
+def _show(tier: Tier, results: Sequence[SetupResult], facts: Mapping[str, str]) -> None:
+    """Rows stay from the page itself: a fresh clone has no other results."""
+    page = PAGE.read_text()
+    before = report.rows_of_page(page, tier.name, facts["kubernetes"])
+    shown = report.merged(before, report.rows(results), list(Setup))
+    PAGE.write_text(report.replace_section(page, tier.name, report.section(tier, shown, facts)))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m support.conformance", description=__doc__)
     parser.add_argument("tier", help=f"one of {', '.join(tiers.TIERS)}")
     parser.add_argument("--setup", default="", help=f"one of {', '.join(Setup)} (default: all, one after the other)")
-    parser.add_argument("--name", default="e2e", help="how the names of its labs begin (default: %(default)s)")
+    name = lab_run.default_name(ROOT)
+    parser.add_argument("--name", default=name, help="how the names of its labs begin (default here: %(default)s)")
     parser.add_argument("--focus", default="", help="a regular expression: run these specs only, publish nothing")
     parser.add_argument("--keep", action="store_true", help="leave the lab running, to look into it")
     return parser.parse_args()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -20,11 +21,13 @@ from support.conformance.recipes import RecipeInputs
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths
 from zonewise.lab.build import node_runtime, setup
-from zonewise.lab.decide import oci_image
+from zonewise.lab.decide import image_plan, oci_image
 from zonewise.lab.nodes import images as lab_images
 from zonewise.lab.progress import ProgressReporter
 
 _SUITE: Final = "bookworm"
+_KEPT: Final = 2
+_SCRATCH: Final = "zonewise-build-"
 _PACKAGES: Final = {"mmdebstrap": "mmdebstrap"}
 _LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
 _SOURCES: Final = (Path(recipes.__file__), Path(__file__), Path(oci_image.__file__))
@@ -34,14 +37,37 @@ def ensure(programs: SuitePrograms, reporter: ProgressReporter) -> Path:
     """The archive, made now unless it is there."""
     inputs = [str(programs.directory), str(programs.coredns), str(node_runtime.find())]
     archive = _directory() / f"images-{_hash(*inputs, *(file.read_text() for file in _SOURCES))}.tar"
-    if archive.exists():
-        return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with archive.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():
-            _write(archive, programs, reporter)
+    if not archive.exists():
+        _ensure_locked(archive, programs, reporter)
+    os.utime(archive)  # those used last are kept
     return archive
+
+
+def _ensure_locked(archive: Path, programs: SuitePrograms, reporter: ProgressReporter) -> None:
+    """One lock for all archives: whoever holds it knows that no other build has temporary files."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with (archive.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if archive.exists():
+            return
+        remove_abandoned(archive.parent)
+        _write(archive, programs, reporter)
+        remove_unused(archive.parent)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """What builds left that were killed."""
+    for path in directory.glob("*.new"):
+        path.unlink()
+    for path in directory.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(path)
+
+
+def remove_unused(directory: Path) -> None:
+    for kind in ("images", "debian"):
+        archives = ((path.stat().st_mtime, path) for path in directory.glob(f"{kind}-*.tar"))
+        for path in image_plan.unused(archives, _KEPT):
+            path.unlink()
 
 
 def _write(archive: Path, programs: SuitePrograms, reporter: ProgressReporter) -> None:
@@ -75,11 +101,12 @@ def _debian(reporter: ProgressReporter) -> Path:
     """The layer with Debian's tools; a new list of packages makes a new one."""
     layer = _directory() / f"debian-{_hash(_SUITE, *recipes.PACKAGES, *recipes.USERS, *_LEFT_OUT)}.tar"
     if layer.exists():
+        os.utime(layer)
         return layer
     if missing := setup.missing_packages(_PACKAGES):
         setup.install(missing, "Kubernetes' end-to-end tests", reporter)
     reporter.step(f"fetching {len(recipes.PACKAGES)} Debian packages for test images: a minute, once")
-    with tempfile.TemporaryDirectory(prefix="zonewise-build-", dir=layer.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=layer.parent) as scratch:
         made = Path(scratch, "layer.tar")
         _run_mmdebstrap(made)
         made.rename(layer)

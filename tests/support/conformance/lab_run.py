@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from support.conformance import images, programs, setups
 from support.conformance.programs import SuitePrograms
@@ -19,6 +23,13 @@ from zonewise.lab.build import setup as preparation
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.progress import ProgressReporter
+
+_PATH_HASH_LENGTH: Final = 6
+
+
+def default_name(root: Path) -> str:
+    """How labs of this clone are called: a run removes the labs of its own name first, which must not be another clone's."""
+    return f"e2e-{hashlib.sha256(os.fsencode(root)).hexdigest()[:_PATH_HASH_LENGTH]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +70,9 @@ class LabRun:
             self._end(reporter)
 
     def _end(self, reporter: ProgressReporter) -> None:
-        """A second Ctrl-C must not leave half of it."""
         if not self.keep:
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            try:
+            with deaf_to_signals():
                 labs.down(self.name, reporter.step)
-            finally:
-                signal.signal(signal.SIGINT, before)
 
     def _run_suite(self, reporter: ProgressReporter, focus: str) -> SetupResult:
         reporter.step(f"{self.setup}: {setups.description(self.setup)}")
@@ -82,3 +89,15 @@ class LabRun:
         )
         reporter.step(f"running {self.tier.what}; log: {run.log}")
         return run.execute()
+
+
+@contextmanager
+def deaf_to_signals() -> Iterator[None]:
+    """A second Ctrl-C while a lab is removed must not leave half of it, nor may the end of the terminal."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

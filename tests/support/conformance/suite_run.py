@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from support.conformance import junit, tiers
+from support.conformance.junit import SpecOutcome, SpecResult
 from support.conformance.programs import SuitePrograms
 from support.conformance.report import SetupResult
 from support.conformance.tiers import Tier
@@ -18,7 +22,7 @@ from zonewise.lab.state import Lab
 
 _REPORT: Final = "junit_01.xml"
 _STOPPED_WITHIN_SECONDS: Final = 60
-_PACKAGES: Final = (
+_SUITE_FLAGS: Final = (
     "--provider=skeleton",  # no cloud
     "--node-os-distro=debian",
     "--dns-domain=cluster.local",
@@ -50,8 +54,7 @@ class SuiteRun:
         if not report.exists():
             raise ZonewiseError(f"the suite ended with code {code} and without a report: see {self.log}")
         specs = junit.read(report.read_text())
-        if not specs:
-            raise ZonewiseError(f"no spec was selected: see {self.log}")
+        check(code, specs, self.log)
         return SetupResult(self.setup, specs, seconds)
 
     def argv(self) -> list[str]:
@@ -67,28 +70,44 @@ class SuiteRun:
             f"--kubectl-path={self.lab.binaries / 'kubectl'}",
             f"--num-nodes={len(self.lab.zones) * self.lab.nodes_per_zone}",
             f"--report-dir={self.directory}",
-            *_PACKAGES,
+            *_SUITE_FLAGS,
         ]
 
     def _run_ginkgo(self) -> int:
         """Interrupted, it is given time to delete what specs made, then killed."""
-        with self.log.open("w") as log, _session(self.argv(), log.fileno()) as process:
+        with self.log.open("w") as log, session(self.argv(), log.fileno()) as process:
             try:
                 return process.wait()
             except BaseException:
-                _stop(process)
+                stop(process)
                 raise
 
 
-def _session(argv: Sequence[str], output: int) -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C reaches this process only, which then stops it."""
-    return subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+def check(code: int, specs: Sequence[SpecResult], log: Path) -> None:
+    """Raises for a report that does not tell how the suite ended: a parallel process was lost, or time was up between specs."""
+    if not specs:
+        raise ZonewiseError(f"no spec was selected: see {log}")
+    if code != 0 and not any(spec.outcome is SpecOutcome.FAILED for spec in specs):
+        raise ZonewiseError(f"the suite ended with code {code}, though no spec failed: see {log}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def session(argv: Sequence[str], output: int) -> subprocess.Popen[bytes]:
+    """In a session of its own: Ctrl-C reaches this process only, which then stops it. Killed, it takes the suite along.
+
+    `timeout`, here without a time, hands its SIGTERM to its whole group and kills it later: ginkgo does neither end by the
+    signal nor tell its parallel processes.
+    """
+    outer = ("setpriv", "--pdeathsig", "TERM", "--", "timeout", f"--kill-after={_STOPPED_WITHIN_SECONDS}", "0")
+    return subprocess.Popen([*outer, *argv], stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def stop(process: subprocess.Popen[bytes], within_seconds: float = _STOPPED_WITHIN_SECONDS) -> None:
+    """Only `timeout` gets SIGTERM here: a second one to the suite's processes would make them skip their cleanup."""
     process.terminate()
     try:
-        process.wait(_STOPPED_WITHIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(within_seconds)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
