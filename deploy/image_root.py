@@ -2,9 +2,9 @@
 
 apt resolves and checks the packages of the arguments with all that they depend on, as for an empty system. Of these, this
 program takes the named packages (NAME, or NAME=PATTERN,PATTERN for some of their files) and, from the others, every
-package that has a shared library which a taken file needs. An argument /DIRECTORY is no package: its programs need libraries,
-too. No package's scripts run, so the root needs no shell, Perl, dpkg or apt. A library that no package has ends the build.
-Prints `NAME<tab>VERSION` of each package, for `sbom.py`.
+package that has a shared library which a taken file needs (of a package with patterns, that library only). An argument
+/DIRECTORY is no package: its programs need libraries, too. No package's scripts run, so the root needs no shell, Perl, dpkg
+or apt. A library that no package has ends the build. Prints `NAME<tab>VERSION` of each package, for `sbom.py`.
 
     python3 image_root.py /root /opt/zonewise python3-minimal 'libpython3*' coreutils=bin/cat
 """
@@ -13,8 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -82,23 +82,33 @@ def needed(listing: str) -> set[str]:
     return set(re.findall(r"\(NEEDED\)\s+Shared library: \[([^\]]+)\]", listing))
 
 
-def add_libraries(taken: dict[str, Package], others: dict[str, Package], loads: Mapping[str, set[str]]) -> set[str]:
-    """Adds to `taken` what its files load, and returns the libraries that nobody has. `loads`: by package."""
+def add_libraries(
+    taken: dict[str, Package], others: dict[str, Package], loads: Callable[[Package], set[str]]
+) -> set[str]:
+    """Adds to `taken` what its files load, and returns the libraries that nobody has."""
     present: set[str] = set()
     pending = list(taken.values())
     missing: set[str] = set()
     for package in taken.values():
         present |= package.sonames
     while pending:
-        for library in sorted(loads[pending.pop().name] - present):
+        for library in sorted(loads(pending.pop()) - present):
             owner = next((other for other in others.values() if library in other.sonames), None)
             if owner is None:
                 missing.add(library)
-            elif owner.name not in taken:
-                taken[owner.name] = owner
-                present |= owner.sonames
-                pending.append(owner)
+            elif library not in present:
+                before = taken.get(owner.name)
+                added = library_files(owner, library) if before else owner  # a package taken in part stays a part
+                taken[owner.name] = replace(added, files={**before.files, **added.files}) if before else owner
+                present |= added.sonames
+                pending.append(added)
     return missing
+
+
+def library_files(package: Package, library: str) -> Package:
+    """Of the package only this library, which may be a link to a file beside it."""
+    links = [at for path, at in package.files.items() if Path(path).name == library and at.is_symlink()]
+    return part(package, [f"*/{name}" for name in (library, *(link.readlink().name for link in links))])
 
 
 def fetch(names: Iterable[str], directory: Path) -> list[Path]:
@@ -170,8 +180,7 @@ def choose(
         others[package.name] = part(package, _WHOLE)
         if patterns is not None:
             taken[package.name] = part(package, patterns)
-    loads = {package.name: libraries_of(package) for package in (others | taken).values()}
-    missing = add_libraries(taken, others, loads)
+    missing = add_libraries(taken, others, libraries_of)
     if missing:
         raise RootError(f"no package has {', '.join(sorted(missing))}")
     return [taken[name] for name in sorted(taken.keys() - beside)]

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -81,8 +82,24 @@ def test_libraries_of_libraries_are_added_and_nothing_else() -> None:
         "perl": package("perl", "usr/lib/libperl.so.5"),
     }
     loads = {"rbd": {"librbd.so.1"}, "librbd1": {"libc.so.6", "libgone.so"}, "libc6": set(), "perl": {"libx.so"}}
-    assert image_root.add_libraries(taken, others, loads) == {"libgone.so"}
+    assert image_root.add_libraries(taken, others, lambda package: loads[package.name]) == {"libgone.so"}
     assert sorted(taken) == ["libc6", "librbd1", "rbd"]
+
+
+def test_library_of_a_package_taken_in_part_is_added_alone(tmp_path: Path) -> None:
+    link = tmp_path / "libown.so.1"
+    link.symlink_to("libown.so.1.2")
+    files = {f"usr/lib/{name}": tmp_path / name for name in (link.name, "libown.so.1.2", "libother.so")}
+    whole = image_root.Package("common", "1", {"usr/bin/tool": tmp_path / "tool", "usr/bin/not": tmp_path, **files})
+    taken = {"common": image_root.part(whole, ["usr/bin/tool"])}
+    others = {"common": whole, "libc6": package("libc6", "usr/lib/libc.so.6")}
+
+    def loads(of: Any) -> set[str]:
+        return {"usr/bin/tool": {"libown.so.1"}, "usr/lib/libown.so.1": {"libc.so.6"}}.get(min(of.files), set())
+
+    assert image_root.add_libraries(taken, others, loads) == set()
+    assert sorted(taken) == ["common", "libc6"]
+    assert sorted(taken["common"].files) == ["usr/bin/tool", "usr/lib/libown.so.1", "usr/lib/libown.so.1.2"]
 
 
 def test_copyright_is_found_where_the_documentation_is_a_link(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab.build import container_images, debian_base
-from zonewise.lab.build.container_images import ImageTarget
+from zonewise.lab.build.container_images import ImageBuildError, ImageTarget
+from zonewise.lab.build.debian_base import DebianBase
 from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
 
@@ -56,6 +57,31 @@ def test_archives_not_used_for_long_are_removed(cache: Path) -> None:
     archive = built(cache, ImageTarget.PROGRAMS)
     container_images.ensure(ImageTarget.PROGRAMS, REPORTER)
     assert sorted(cache.glob("zonewise-*.tar")) == sorted([archive, *others[:2], beside])
+
+
+def test_base_is_kept_until_a_new_one_is_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(cache, ImageTarget.PROGRAMS)
+    (cache / "storage").mkdir()
+    before = debian_base.find(cache)
+    assert before is not None
+    new = before.path.with_name(before.path.name.replace(before.digest, "ba9876543210"))
+
+    def fail(*_: object) -> DebianBase:
+        raise ImageBuildError("no mirror")
+
+    def make(*_: object) -> DebianBase:
+        new.touch()
+        return DebianBase(new)
+
+    monkeypatch.setattr(container_images, "_prepare", lambda _: None)
+    monkeypatch.setattr(debian_base, "_make", fail)
+    with pytest.raises(ImageBuildError, match="no mirror"):
+        container_images.ensure(ImageTarget.PROGRAMS, REPORTER, renew=True)
+    assert before.path.exists()
+    assert (cache / "storage").exists()
+    monkeypatch.setattr(debian_base, "_make", make)
+    debian_base.renew(cache, REPORTER)
+    assert list(cache.glob("base-*")) == [new]
 
 
 def test_package_without_sources_says_where_images_are_built(cache: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from zonewise.lab.decide import image_plan
 from zonewise.lab.decide.image_plan import BuildArguments, ImageTarget
+from zonewise.lab.nodes import mounts
 
 ROOT = Path(__file__).parents[3]
 KEY = "0123456789ab"
@@ -85,9 +86,10 @@ def test_targets_are_stages_of_the_containerfile() -> None:
     assert {target.stage for target in ImageTarget} <= stages
     given = set(re.findall(r"(?m)^ARG (\w+)", text))
     words = image_plan.build_arguments(
-        ImageTarget.CSI, "n", BuildArguments("b", "1", "/c", "https://i"), Path("/context")
+        ImageTarget.CSI, "n", BuildArguments("b", "1", "/c", own_index=True), Path("/context")
     )
     assert {word.split("=")[1] for word in words if word.startswith("--build-arg=")} <= given
+    assert "--build-arg=PIP_INDEX_URL" in words  # without the value, which may hold a password
 
 
 @pytest.mark.parametrize(
@@ -111,11 +113,21 @@ def test_only_mounts_that_a_build_needs_are_kept() -> None:
     points = (
         *("/", "/proc", "/sys/fs/cgroup/cpu", "/dev/shm", "/run", "/run/netns/lab", "/tmp", "/tmp/test/volume"),
         *("/home/of\\040user", "/home/other", "/home/of\\040user/.cache/zonewise/images/volume", "/usr"),
+        *("/etc/resolv.conf", "/etc/hosts", "/usr/lib/driver"),
     )
     mountinfo = "".join(f"1 2 0:3 / {point} rw - ext4 /dev/loop0 rw\n" for point in points)
     needed = ("/home/of user/.cache/zonewise/images", "/tmp/scratch", "/usr", "/run")
     foreign = ["/run/netns/lab", "/tmp/test/volume", "/home/other", "/home/of user/.cache/zonewise/images/volume"]
     assert image_plan.foreign_mounts(mountinfo, needed) == foreign
+
+
+def test_file_system_that_a_kept_path_links_to_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "cache").symlink_to("large")
+    mountinfo = f"1 2 0:3 / {tmp_path / 'large'} rw - ext4 /dev/loop0 rw\n"
+    needed = [str(tmp_path / "cache/images")]
+    assert image_plan.foreign_mounts(mountinfo, needed) == [str(tmp_path / "large")]
+    assert image_plan.foreign_mounts(mountinfo, mounts.with_targets(needed)) == []
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from zonewise.errors import ZonewiseError
 from zonewise.lab import paths
 from zonewise.lab.decide import oci_image
 from zonewise.lab.decide.image_store import DATABASES, SHARED, key, surplus
 from zonewise.lab.nodes import image_store
+from zonewise.lab.nodes.image_import import ImageImportConfig
 from zonewise.lab.nodes.image_store import _remove_surplus as remove_surplus
 
 
@@ -76,6 +79,61 @@ def test_a_node_that_starts_again_keeps_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "a" / DATABASES[0]).write_text("its own")
     image_store.seed(store, tmp_path / "a")
     assert (tmp_path / "a" / DATABASES[0]).read_text() == "its own"
+
+
+def test_failure_of_an_import_has_the_end_of_both_logs(tmp_path: Path) -> None:
+    log, containerd = tmp_path / "import.log", tmp_path / "root.log"
+    log.write_text(f"Traceback\nzonewise.errors.ZonewiseError: containerd did not start: see {containerd}\n")
+    expected = "zonewise.errors.ZonewiseError: containerd did not start"
+    assert image_store.import_failure(log, containerd) == expected
+    containerd.write_text("starting\nno space left on device\n")
+    assert image_store.import_failure(log, containerd) == f"{expected}: starting no space left on device"
+
+
+def fail_to_end(*_: object, timeout: float, **_others: object) -> None:
+    raise subprocess.TimeoutExpired("unshare", timeout)
+
+
+def test_import_that_does_not_end_is_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", fail_to_end)
+    config = ImageImportConfig("/runtime", str(tmp_path / "root"), ("/a.tar",))
+    with pytest.raises(ZonewiseError, match=r"could not be imported from /a\.tar within 900 seconds"):
+        image_store._import(config, tmp_path)
+
+
+def make_now(store: Path, *_: object) -> None:
+    make_store(store)
+
+
+def test_chosen_store_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(image_store, "_make", make_now)
+    progress: list[str] = []
+    for number in range(5):
+        make_store(image_store.directory() / f"store-{number}")
+    for _ in range(2):
+        with image_store.ensure(Path("/runtime"), [], progress.append) as store:
+            for name in ("store-0", "other-0", "other-1", "other-2"):
+                (image_store.directory() / name).mkdir(exist_ok=True)
+            os.utime(store, (0, 0))
+            remove_surplus("store-0")
+            assert store.is_dir()
+    assert len(progress) == 1
+    remove_surplus("store-0")
+    assert not store.exists()
+    assert image_store.lock(store).exists()
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(image_store, "_make", make_now)
+    left = [image_store.directory() / name for name in (".a-x_1", ".b-removed", ".c-x_1")]
+    for entry in left:
+        entry.mkdir(parents=True)
+    with image_store.lock(image_store.directory() / "c").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # it is being made
+        with image_store.ensure(Path("/runtime"), [], lambda _: None):
+            assert [entry for entry in left if entry.exists()] == left[2:]
 
 
 def test_store_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,10 +98,10 @@ def _make(
     _prepare(reporter)
     for abandoned in directory.glob(f"{SCRATCH}*"):  # by a killed build; with the lock held there is no other
         shutil.rmtree(abandoned, ignore_errors=True)
+    if renew:
+        debian_base.renew(directory, reporter)  # first, as it may fail: then all stays as it is
     if renew or _size(directory / _STORAGE) > _LARGEST_STORAGE_BYTES:
         shutil.rmtree(directory / _STORAGE, ignore_errors=True)
-    if renew:
-        debian_base.remove(directory)
     try:
         return _attempt(target, read, directory, reporter, renew=renew)
     except OutdatedPackagesError:
@@ -161,12 +161,12 @@ def _build(
         result.rename(archive.path)
 
 
-def _pip_settings(scratch: Path) -> tuple[str, str]:
-    """This machine's authorities, as a copy, and its package index: a build behind a proxy needs them."""
+def _pip_settings(scratch: Path) -> tuple[str, bool]:
+    """This machine's authorities, as a copy, and whether it names a package index: a build behind a proxy needs them."""
     certificates, copied = Path(os.environ.get("PIP_CERT", _CERTIFICATES)), scratch / "authorities.crt"
     if certificates.is_file():
         shutil.copyfile(certificates, copied)
-    return (str(copied) if copied.exists() else ""), os.environ.get("PIP_INDEX_URL", "")
+    return (str(copied) if copied.exists() else ""), bool(os.environ.get("PIP_INDEX_URL"))
 
 
 def _write(read: dict[str, bytes], context: Path) -> None:

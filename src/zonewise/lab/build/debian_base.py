@@ -44,10 +44,13 @@ def ensure(directory: Path, reporter: ProgressReporter) -> DebianBase:
     return find(directory) or _make(directory, reporter)
 
 
-def remove(directory: Path) -> None:
-    """The next build makes it anew, from the Debian packages of that day."""
-    for path in directory.glob(f"{_prefix(_suite())}*.tar"):
+def renew(directory: Path, reporter: ProgressReporter) -> DebianBase:
+    """Make it from the Debian packages of today. The one before goes only once the new one is there."""
+    before = set(directory.glob(f"{_prefix(_suite())}*.tar"))
+    base = _make(directory, reporter)
+    for path in before - {base.path}:
         path.unlink()
+    return base
 
 
 def _make(directory: Path, reporter: ProgressReporter) -> DebianBase:

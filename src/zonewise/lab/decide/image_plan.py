@@ -22,7 +22,8 @@ BASE_PACKAGES: Final = ("binutils", "ca-certificates", "python3", "python3-venv"
 """In the base, so that the build does not fetch them each time."""
 _MIRROR, _SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 _HASH_LENGTH: Final = 12
-_KERNEL: Final = ("/dev", "/proc", "/sys")
+_SYSTEM: Final = ("/dev", "/etc", "/proc", "/sys", "/usr")
+"""What is mounted below these stays: the kernel's, and in a container files such as /etc/resolv.conf."""
 _GENERATED: Final = ("_pb2.py", "_pb2.pyi", ".pyc")
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\] STEP (\d+)/(\d+): (.+)")
 
@@ -47,7 +48,8 @@ class BuildArguments:
     version: str
     certificates: str = ""
     """File of this machine with the authorities that pip trusts; nothing of it gets into an image."""
-    index: str = ""
+    own_index: bool = False
+    """Whether PIP_INDEX_URL in the environment names pip's index. It may hold a password, and all users see command lines."""
 
 
 def is_source(path: str) -> bool:
@@ -99,18 +101,17 @@ def build_arguments(target: ImageTarget, name: str, arguments: BuildArguments, c
     given = {"BASE": arguments.base, "VERSION": arguments.version, "SOURCE_DATE_EPOCH": "0"}
     if arguments.certificates:
         given["PIP_CERT"] = mounted
-    if arguments.index:
-        given["PIP_INDEX_URL"] = arguments.index
     return [
         *("build", "--isolation=chroot", "--layers", "--pull-never", "--format=oci", "--timestamp=0"),
         *(f"--build-arg={key}={value}" for key, value in given.items()),
+        *(["--build-arg=PIP_INDEX_URL"] if arguments.own_index else []),  # buildah reads the value from its environment
         *([f"--volume={arguments.certificates}:{mounted}:ro"] if arguments.certificates else []),
         *(f"--target={target.stage}", f"--tag={name}", f"--file={context / CONTAINERFILE}", str(context)),
     ]
 
 
 def foreign_mounts(mountinfo: str, needed: Iterable[str]) -> list[str]:
-    """Mount points in /proc/self/mountinfo, outermost first, that hold none of the needed paths and nothing of the kernel's."""
+    """Mount points in /proc/self/mountinfo, outermost first, that hold none of the needed paths and nothing of the system's."""
     points = [
         re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in mountinfo.splitlines()
     ]
@@ -118,7 +119,7 @@ def foreign_mounts(mountinfo: str, needed: Iterable[str]) -> list[str]:
     return [
         point
         for point in dict.fromkeys(points)
-        if not any(_is_within(path, point) for path in kept) and not any(_is_within(point, path) for path in _KERNEL)
+        if not any(_is_within(path, point) for path in kept) and not any(_is_within(point, path) for path in _SYSTEM)
     ]
 
 

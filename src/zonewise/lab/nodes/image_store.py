@@ -1,6 +1,7 @@
 """Image stores in the cache: images imported once, shared by the containerds of all nodes (`decide.image_store`).
 
-A store is in use as long as a process holds its lock, as the first process of a node does, and is not removed then.
+A store is in use as long as a process holds its lock, and is not removed then: first whoever starts nodes, then the first
+process of each. Lock files stay when their stores go, because another process may have opened one and wait for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ import msgspec
 
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths
-from zonewise.lab.decide import image_store
+from zonewise.lab.decide import image_plan, image_store
 from zonewise.lab.nodes.image_import import ImageImportConfig
 
 _INDEXES: Final = ("index.json", "manifest.json")
@@ -39,18 +40,22 @@ def directory() -> Path:
     return paths.cache_root() / "node-images"
 
 
-def ensure(runtime: Path, archives: Sequence[Path], progress: Callable[[str], None]) -> Path:
-    """The store with these images, made now unless it is there."""
+@contextmanager
+def ensure(runtime: Path, archives: Sequence[Path], progress: Callable[[str], None]) -> Iterator[Path]:
+    """The store with these images, made now unless it is there. It is in use as long as the context lasts."""
     store = directory() / image_store.key(runtime.name, map(digest, archives))
-    if not store.is_dir():
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(store, fcntl.LOCK_EX):
-            if not store.is_dir():
-                progress("importing images for nodes: once")
-                _make(store, runtime, archives)
-                _remove_surplus(store.name)
-    os.utime(store)
-    return store
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(lock(store), fcntl.LOCK_SH):
+        if not store.is_dir():
+            # A lock of its own, because nodes hold the other one for as long as they run.
+            with _locked(store.with_name(f"{store.name}.making"), fcntl.LOCK_EX):
+                if not store.is_dir():
+                    progress("importing images for nodes: once")
+                    _remove_abandoned()
+                    _make(store, runtime, archives)
+                    _remove_surplus(store.name)
+        os.utime(store)
+        yield store
 
 
 def lock(store: Path) -> Path:
@@ -103,28 +108,47 @@ def _make(store: Path, runtime: Path, archives: Sequence[Path]) -> None:
 
 
 def _import(config: ImageImportConfig, scratch: Path) -> None:
-    """In a process with namespaces of its own, because containerd mounts what it unpacks."""
+    """In a process with namespaces of its own, because containerd mounts what it unpacks. Its logs go with the scratch directory."""
     file, log = scratch / "import.json", scratch / "import.log"
     file.write_bytes(msgspec.json.encode(config))
     command = [*_ALONE, sys.executable, "-m", "zonewise.lab.nodes.image_import", str(file)]
-    with log.open("w") as output:
-        done = subprocess.run(command, stdout=output, stderr=output, check=False, timeout=_IMPORTED_WITHIN_SECONDS)
-    if done.returncode != 0:
-        last = "".join(log.read_text().splitlines(keepends=True)[-3:]).strip()
-        raise ZonewiseError(f"images for nodes could not be imported from {', '.join(config.archives)}: {last}")
+    failed = f"images for nodes could not be imported from {', '.join(config.archives)}"
+    try:
+        with log.open("w") as output:
+            subprocess.run(command, stdout=output, stderr=output, check=True, timeout=_IMPORTED_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        why = import_failure(log, Path(f"{config.root}.log"))
+        raise ZonewiseError(f"{failed} within {_IMPORTED_WITHIN_SECONDS} seconds: {why}") from None
+    except subprocess.CalledProcessError:
+        raise ZonewiseError(f"{failed}: {import_failure(log, Path(f'{config.root}.log'))}") from None
+
+
+def import_failure(log: Path, containerd: Path) -> str:
+    """In one line, the end of the import's log and of containerd's, which the former names although it goes."""
+    ends = {log: 1, containerd: 5}
+    lines = [image_plan.failure(_lines(path), most) for path, most in ends.items()]
+    return ": ".join(filter(None, lines)).replace(f": see {containerd}", "")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines() if path.exists() else []
+
+
+def _remove_abandoned() -> None:
+    """Scratch directories and halves of removed stores, left by processes that were killed."""
+    for entry in directory().glob(".*-*"):
+        store = directory() / entry.name[1:].rpartition("-")[0]
+        with suppress(BlockingIOError), _locked(lock(store), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _remove_surplus(newest: str) -> None:
     stores = {entry.name: entry.stat().st_mtime for entry in directory().iterdir() if _is_store(entry)}
     for name in image_store.surplus({**stores, newest: float("inf")}):
         store = directory() / name
-        try:
-            with _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                going = store.rename(store.with_name(f".{name}-removed"))
-                shutil.rmtree(going, ignore_errors=True)
-                lock(store).unlink(missing_ok=True)
-        except BlockingIOError:
-            continue  # a node uses it
+        # It may be in use, or another process may have removed it.
+        with suppress(BlockingIOError, FileNotFoundError), _locked(lock(store), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(store.rename(store.with_name(f".{name}-removed")), ignore_errors=True)
 
 
 def _is_store(entry: Path) -> bool:
@@ -132,7 +156,7 @@ def _is_store(entry: Path) -> bool:
 
 
 @contextmanager
-def _locked(store: Path, kind: int) -> Iterator[None]:
-    with lock(store).open("w") as file:
+def _locked(path: Path, kind: int) -> Iterator[None]:
+    with path.open("w") as file:
         fcntl.flock(file, kind)
         yield

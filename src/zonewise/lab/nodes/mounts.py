@@ -21,6 +21,8 @@ _SHARED: Final = 0x100000
 _DETACH: Final = 2
 _SYSTEM: Final = ("/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var/lib", "/var/tmp")  # noqa: S108
 """Programs, certificates, name resolution, apt's lists and scratch space."""
+_LINKED: Final = ("/etc/hosts", "/etc/resolv.conf")
+"""May be links to another file system, as to /mnt/wsl on WSL."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,14 +51,19 @@ def detach(target: Path) -> None:
 
 
 def detach_foreign(needed: Iterable[str]) -> None:
-    """Detach what holds none of these paths, nothing of the system and nothing of the kernel's.
+    """Detach what holds none of these paths, nor what they link to, nothing of the system and nothing of the kernel's.
 
     A mount namespace begins with a copy of every mount, and a copy keeps a volume busy after it was unmounted elsewhere.
     """
-    kept = (*needed, tempfile.gettempdir(), *_SYSTEM)
+    kept = with_targets((*needed, tempfile.gettempdir(), *_SYSTEM, *_LINKED))
     for point in image_plan.foreign_mounts(Path("/proc/self/mountinfo").read_text(), kept):
         with suppress(MountError):  # it went with the one above it
             detach(Path(point))
+
+
+def with_targets(paths: Iterable[str]) -> set[str]:
+    """The paths, which hold the links, and where they lead to: mount points are named without links."""
+    return {name for path in paths for name in (path, os.path.realpath(path))}
 
 
 def change_root(root: Path) -> None:

@@ -23,6 +23,8 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab.decide.containerd_config import SOCKET
 from zonewise.lab.nodes import cgroups, node_root
 
+HOLDS: Final = "holds-image-store"
+"""File in the node's directory, made once its first process holds the store."""
 _RESTART_SECONDS: Final = 1.0
 _STARTED_WITHIN_SECONDS: Final = 60.0
 
@@ -53,6 +55,7 @@ class NodeInitConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(config: NodeInitConfig) -> None:
     hold(config.image_store_lock)
+    Path(config.directory, HOLDS).touch()
     cgroups.join([Path(cgroup) for cgroup in config.cgroups])
     node_root.enter(Path(config.directory), config.etc, Path(config.lab_directory), list(map(Path, config.readable)))
     node_root.host_name(config.node)

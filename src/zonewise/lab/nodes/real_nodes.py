@@ -7,6 +7,7 @@ then are the node's cgroups and directory, which `lab down` removes.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from zonewise.lab.decide import containerd_config, kubelet_config
 from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.decide.containerd_config import CNI_DIRECTORY
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, image_store, images
+from zonewise.lab.nodes import cgroups, image_store, images, node_init
 from zonewise.lab.nodes import kube_proxy as stock_proxy
 from zonewise.lab.nodes.kube_proxy import StartedProxy
 from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
@@ -34,6 +35,7 @@ UNITS: Final = ("containerd", "kubelet")
 KUBE_PROXY: Final = "kube-proxy"
 _NAMESPACES: Final = ("unshare", "--mount", "--uts", "--pid", "--propagation=private", "--fork", "--kill-child", "--")
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_HELD_WITHIN_SECONDS: Final = 60.0
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
@@ -76,17 +78,18 @@ def api_server_flags(pki: Path) -> tuple[str, ...]:
 
 
 def up(lab: RealNodes, plans: Sequence[NodePlan], progress: Callable[[str], None]) -> list[StartedProxy]:
-    """Start those nodes that do not run, without waiting for them. Returns the kube-proxies among their programs."""
+    """Start those nodes that do not run, without waiting until they are ready. Returns the kube-proxies among their programs."""
     plane = ControlPlane.attach(lab.directory)
     _let_api_server_ask_kubelets(plane)
     archives = [*images.write(lab.directory / "images", _runtime(lab)), *lab.image_archives]
-    store = image_store.ensure(_runtime(lab), archives, progress)
     _write_pod_link_plugin(lab.directory / "cni")
     missing = [node for node in plans if not is_running(lab.directory, node.name)]
     proxies = [stock_proxy.starting(lab.directory, node) for node in missing if lab.kube_proxy]
-    for node in missing:
-        _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
-        _start(lab, plane, node, store)
+    with image_store.ensure(_runtime(lab), archives, progress) as store:
+        for node in missing:
+            _create(plane, "/api/v1/nodes", kubelet_config.node_object(node))
+            _start(lab, plane, node, store)
+        _await_held(lab.directory, [node.name for node in missing])
     return proxies
 
 
@@ -174,10 +177,20 @@ def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> 
     processes.spawn(lab.directory, process_name(node.name), command)
 
 
+def _await_held(directory: Path, nodes: Sequence[str]) -> None:
+    """Until each node keeps the image store from being removed; one that has ended is reported elsewhere."""
+    deadline = time.monotonic() + _HELD_WITHIN_SECONDS
+    for node in nodes:
+        held = directory / "nodes" / node / node_init.HOLDS
+        while not held.exists() and is_running(directory, node) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
 def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> NodeInitConfig:
     """Write the node's files, and say what its first process does."""
     directory = lab.directory / "nodes" / node.name
     (directory / "var/lib").mkdir(parents=True, exist_ok=True)
+    (directory / node_init.HOLDS).unlink(missing_ok=True)  # of a predecessor
     image_store.seed(store, directory / "var/lib/containerd")
     kubeconfig = _write_credentials(plane, node, directory)
     oom = containerd_config.may_raise_oom_priority(Path("/proc/self/status").read_text())
