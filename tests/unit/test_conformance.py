@@ -21,6 +21,7 @@ from support.conformance.recipes import RecipeInputs
 from support.conformance.report import SetupResult
 from support.conformance.setups import Setup
 from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import labs
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.decide.oci_image import ImageFiles, blob
 
@@ -213,7 +214,7 @@ def test_labs_of_two_clones_have_different_names() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_signal_interrupts_the_removal_of_a_lab(number: int) -> None:
     before = signal.getsignal(number)
-    with lab_run.deaf_to_signals():
+    with labs.ignoring_signals():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
 

@@ -180,7 +180,7 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
         _leave_for_the_reader(name)
         raise
     except BaseException:
-        with _deaf_to_signals():
+        with ignoring_signals():
             _remove(name)
         raise
     return lab
@@ -340,7 +340,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf_to_signals() -> Iterator[None]:
+def ignoring_signals() -> Iterator[None]:
     """Removing takes a second; a second Ctrl-C in it must not leave half."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}

@@ -33,7 +33,7 @@ SILENT = {"patience_seconds": 1.5}
 """For requests that must time out."""
 NETWORK = NodeNetwork(pod_ranges=("10.244.1.0/24", "fd00:1::/64"), addresses=NODE)
 PORTS = (8080, 9090)
-_SYSCTLS = {
+SYSCTLS = {
     "net.ipv4.ip_forward": 1,
     "net.ipv4.icmp_ratelimit": 0,  # otherwise some rejections are not sent
     "net.ipv6.icmp.ratelimit": 0,
@@ -82,7 +82,7 @@ def create() -> Iterator[NodeNet]:
         namespaces.ip([f"netns add {node_net.netns(host)}" for host in hosts])
         stack.callback(namespaces.remove, [node_net.netns(host) for host in hosts])
         for host in hosts:
-            namespaces.sysctl(node_net.netns(host), _SYSCTLS)
+            namespaces.sysctl(node_net.netns(host), SYSCTLS)
         _link(node_net)
         for host in ("p1", "p2", "far"):
             node_net.servers.append(_serve(node_net, host))

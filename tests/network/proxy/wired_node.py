@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from itertools import count
 
+from network.proxy.node import SYSCTLS
 from network.proxy.packets import PROTOCOLS, Seen, first_packet, read_packet, read_payload
 from zonewise.lab.network import namespaces
 
@@ -29,19 +30,7 @@ PODS = ("10.0.0.0/8", "fd00:10::/32")
 MASQUERADED = frozenset({"198.51.100.1", "198.51.100.2", "2001:db8:ffff::1", "2001:db8:ffff::2"})
 """The addresses of the node's links, which no other rule than masquerading makes a source."""
 _LINKS = {"pods": ("198.51.100.1", "2001:db8:ffff::1"), "wire": ("198.51.100.2", "2001:db8:ffff::2")}
-_SYSCTLS = {
-    "net.ipv4.ip_forward": 1,
-    "net.ipv4.icmp_ratelimit": 0,
-    "net.ipv4.icmp_ratemask": 0,
-    "net.ipv6.icmp.ratelimit": 0,
-    "net.ipv4.conf.all.rp_filter": 0,
-    "net.ipv4.conf.default.rp_filter": 0,
-    "net.ipv4.conf.all.send_redirects": 0,
-    "net.ipv4.conf.default.send_redirects": 0,
-    "net.ipv6.conf.all.disable_ipv6": 0,
-    "net.ipv6.conf.default.accept_dad": 0,
-    "net.ipv6.conf.all.forwarding": 1,
-}
+_SYSCTLS = SYSCTLS | {"net.ipv4.icmp_ratemask": 0}
 _TUNSETIFF, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
 _IPV6_HEADER_INCLUDED = 36
 _LARGEST = 2000

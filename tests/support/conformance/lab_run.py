@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,7 +69,7 @@ class LabRun:
 
     def _end(self, reporter: ProgressReporter) -> None:
         if not self.keep:
-            with deaf_to_signals():
+            with labs.ignoring_signals():
                 labs.down(self.name, reporter.step)
 
     def _run_suite(self, reporter: ProgressReporter, focus: str) -> SetupResult:
@@ -89,15 +87,3 @@ class LabRun:
         )
         reporter.step(f"running {self.tier.what}; log: {run.log}")
         return run.execute()
-
-
-@contextmanager
-def deaf_to_signals() -> Iterator[None]:
-    """A second Ctrl-C while a lab is removed must not leave half of it, nor may the end of the terminal."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
