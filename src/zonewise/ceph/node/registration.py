@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -58,16 +58,17 @@ async def registering(directory: Path, endpoint: str, health: Health) -> AsyncIt
     """Offer the driver in the kubelet's `directory`. While a sidecar (node-driver-registrar) does so, wait for its end."""
     service = RegistrationService(socket_path(endpoint))
     server = GrpcServer(str(directory / f"{CSI_DRIVER}-reg.sock"), {"Registration": service}, spec=spec, threads=2)
-    async with AsyncExitStack() as stack:
-        if not await _offer(server, service, health):
-            _log.info("another process registers the driver", socket=str(server.path))
-            succession = asyncio.create_task(_succeed(server, service, health))
-            stack.callback(succession.cancel)
-        try:
-            yield
-        finally:
-            if server.serves:
-                await asyncio.shield(asyncio.to_thread(server.stop, _STOP_SECONDS))
+    succession = None
+    if not await _offer(server, service, health):
+        _log.info("another process registers the driver", socket=str(server.path))
+        succession = asyncio.create_task(_succeed(server, service, health))
+    try:
+        yield
+    finally:
+        if succession is not None:  # first, or it could begin to serve after the check
+            succession.cancel()
+        if server.serves:
+            await asyncio.shield(asyncio.to_thread(server.stop, _STOP_SECONDS))
 
 
 async def _succeed(server: GrpcServer, service: RegistrationService, health: Health) -> None:
