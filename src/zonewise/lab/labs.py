@@ -49,7 +49,7 @@ _FLAGS = {
 def up(name: str, options: LabOptions, progress: Progress, builds: ProgressReporter | None = None) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first.
 
-    Images of a new lab are built when their sources have changed; `builds` is told how far that is.
+    Images of a new lab are built when their sources have changed; `builds` shows the progress.
     """
     check(name, options)
     with state.locked(name), _ended_by_signals():

@@ -5,7 +5,6 @@ User-space tools come from Debian by mmdebstrap, in one layer that several image
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -20,7 +19,7 @@ from support.conformance.programs import SuitePrograms
 from support.conformance.recipes import RecipeInputs
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths
-from zonewise.lab.build import node_runtime, setup
+from zonewise.lab.build import build, node_runtime, setup
 from zonewise.lab.decide import image_plan, oci_image
 from zonewise.lab.nodes import images as lab_images
 from zonewise.lab.progress import ProgressReporter
@@ -46,8 +45,7 @@ def ensure(programs: SuitePrograms, reporter: ProgressReporter) -> Path:
 def _ensure_locked(archive: Path, programs: SuitePrograms, reporter: ProgressReporter) -> None:
     """One lock for all archives: whoever holds it knows that no other build has temporary files."""
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with (archive.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with build.locked(archive.parent / "lock", reporter):
         if archive.exists():
             return
         remove_abandoned(archive.parent)

@@ -94,7 +94,7 @@ def _archive(target: ImageTarget, read: dict[str, bytes], base: DebianBase, dire
 def _make(
     target: ImageTarget, read: dict[str, bytes], directory: Path, reporter: ProgressReporter, *, renew: bool
 ) -> ImageArchive:
-    """With the lock held. Packages that the mirror has replaced since the base was made can't be fetched: then it is made anew."""
+    """With the lock held. Packages that the mirror has replaced since the base was made can't be fetched: then the base is renewed."""
     _prepare(reporter)
     for abandoned in directory.glob(f"{SCRATCH}*"):  # by a killed build; with the lock held there is no other
         shutil.rmtree(abandoned, ignore_errors=True)

@@ -53,7 +53,7 @@ class BuildArguments:
 
 
 def is_source(path: str) -> bool:
-    """Of the paths below the package: not what a build generates anew."""
+    """Of the paths below the package: generated files are left out."""
     return not path.endswith(_GENERATED) and "__pycache__" not in path.split("/")
 
 

@@ -1,6 +1,6 @@
 """Image stores in the cache: images imported once, shared by the containerds of all nodes (`decide.image_store`).
 
-A store is in use as long as a process holds its lock, and is not removed then: first whoever starts nodes, then the first
+A store is in use as long as a process holds its lock, and is not removed then: first the command that starts nodes, then the first
 process of each. Lock files stay when their stores go, because another process may have opened one and wait for it.
 """
 
