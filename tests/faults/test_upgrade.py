@@ -12,7 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from support.ceph import driver as csi_driver
-from support.ceph.driver import MIB
+from support.ceph.driver import MIB, RpcFailed
 from support.ceph.node import Volume, capability
 from support.disruption import cluster
 from support.disruption.cluster import BUDGETS, ZONES
@@ -247,6 +247,9 @@ def test_volumes_survive_upgrade_and_rollback(
                 if LONG:
                     _replace(calls, controllers, node, old)
     finally:
+        for volume in volumes:  # after a failure: a mount would outlive the test
+            with suppress(RpcFailed):
+                volume.unpublish_and_unstage()
         for process in (*controllers, node):
             process.client.channel.close()
             process.stop()

@@ -160,7 +160,8 @@ async def test_deployed_driver_provisions_and_survives_a_zone_failure(
         for zone, node in nodes.items():
             socket = tmp_path / f"{zone}.sock"
             config = await node_kubeconfig(site, kube, node)
-            arguments = arguments_of("DaemonSet", "--node-name", "--endpoint", "--daemon-cgroup", "--log-format")
+            left_out = ("--node-name", "--endpoint", "--daemon-cgroup", "--registration-directory", "--log-format")
+            arguments = arguments_of("DaemonSet", *left_out)
             own_arguments = (
                 "--endpoint",
                 f"unix://{socket}",

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from support.ceph.driver import MIB, Client, Driver, RpcFailed
 from support.disruption.cluster import DisruptionNamespace, is_available
@@ -23,6 +23,9 @@ from zonewise.kube.wire.errors import ApiError, NotFound, TooManyRequests
 from zonewise.lab.ceph.cluster import LabCeph
 from zonewise.lab.demo import zone_answers
 from zonewise.lab.state import Lab
+
+_SIDECARS_RETRY: Final = {"UNAVAILABLE", "ABORTED", "CANCELLED"}
+"""Of what csi-provisioner holds for "may still succeed", the codes of a driver that restarts."""
 
 
 class Evictions:
@@ -130,7 +133,7 @@ class VolumeCalls:
             try:
                 return call(self._random.choice(self._controllers).driver)
             except RpcFailed as error:
-                if error.code not in {"UNAVAILABLE", "ABORTED"}:
+                if error.code not in _SIDECARS_RETRY:
                     raise
                 time.sleep(0.05)
 

@@ -57,5 +57,5 @@ def evictions(ns: DisruptionNamespace) -> list[Call]:
 
 
 def refusals(ns: DisruptionNamespace) -> list[Call]:
-    """Writes refused with 4xx; a 409 conflict does not count."""
-    return [call for call in writes(ns) if 400 <= call.code < 500 and call.code != 409]
+    """Writes refused with 4xx; a conflict does not count, nor does a pod that its own controller has just deleted."""
+    return [call for call in writes(ns) if 400 <= call.code < 500 and call.code not in {404, 409}]

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,12 +34,14 @@ def test_hang(run_directory):
     from zonewise.lab import processes
     processes.spawn(run_directory.directory / "plane", "program", ["sleep", "1000"])
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    Path("started").write_text(os.environ["{RUN_ID}"])
+    Path("starting").write_text(os.environ["{RUN_ID}"])
+    os.rename("starting", "started")
     time.sleep(1000)
 """
 
 
-def start(directory: Path, text: str, *options: str) -> subprocess.Popen[str]:
+@contextmanager
+def start(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Pytest with one test, in a state directory of its own."""
     (directory / "test_it.py").write_text(text)
     command = [
@@ -56,7 +60,11 @@ def start(directory: Path, text: str, *options: str) -> subprocess.Popen[str]:
     ]
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
     environ = {**os.environ, "ZONEWISE_STATE": str(directory / "state"), "PYTHONPATH": paths}
-    return subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
 
 
 def test_a_process_that_is_left_behind_fails_the_run_and_is_ended(tmp_path: Path) -> None:
