@@ -102,6 +102,13 @@ Examples:
     "time for which a half-closed TCP connection is tracked; 0 leaves the kernel's.",
     metavar="SECONDS",
 )
+@click.option(
+    "--kube-proxy-pages/--no-kube-proxy-pages",
+    default=True,
+    show_default=True,
+    help="With --all-services: answer what is asked of kube-proxy, :10256/healthz (load balancers) and "
+    "127.0.0.1:10249/proxyMode.",
+)
 @health_options(HEALTH_PORT)
 @click.option(
     "--explain",
@@ -166,6 +173,7 @@ def _settings(options: dict[str, Any]) -> ProxyConfig:
         measure_traffic=options["measure_traffic"],
         ignore_external_ips=options["ignore_external_ips"],
         conntrack=_conntrack(options) if options["all_services"] else None,
+        kube_proxy_pages=options["all_services"] and options["kube_proxy_pages"],
     )
     node_addresses.check_ranges((*settings.pod_ranges, *settings.service_ranges, *settings.node_port_ranges))
     return settings

@@ -1,6 +1,6 @@
 """Health-check node ports: tell load balancers whether this node has local endpoints of a Service.
 
-Answers as kube-proxy does: 200 with the number of local endpoints, 503 if there is none.
+Answers as kube-proxy does: 200 with the number of local endpoints, 503 if there is none or the proxy is stuck.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class LocalEndpoints:
 class HealthCheckServer:
     """`update` opens and closes ports, and sets what they answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_healthy: Callable[[], bool]) -> None:
+        self._is_healthy = is_healthy
         self._ports: dict[int, LocalEndpoints] = {}
         self._runners: dict[int, web.AppRunner] = {}
         self._in_use: set[int] = set()
@@ -72,13 +73,13 @@ class HealthCheckServer:
         from aiohttp import web  # noqa: PLC0415 - as above
 
         async def handle(_request: web.Request) -> web.Response:
-            local = self._ports[port]
+            local, healthy = self._ports[port], self._is_healthy()
             body = {
                 "service": {"namespace": local.service.namespace, "name": local.service.name},
                 "localEndpoints": local.endpoints,
-                "serviceProxyHealthy": True,
+                "serviceProxyHealthy": healthy,
             }
             weight = {"X-Load-Balancing-Endpoint-Weight": str(local.endpoints)}
-            return web.json_response(body, status=200 if local.endpoints else 503, headers=weight)
+            return web.json_response(body, status=200 if local.endpoints and healthy else 503, headers=weight)
 
         return handle

@@ -10,7 +10,8 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import Final
@@ -23,8 +24,9 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
-from zonewise.proxy import connection_stats, conntrack, node_addresses
+from zonewise.proxy import connection_stats, conntrack, kube_proxy_pages, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
+from zonewise.proxy.decide.node_health import NodeHealth, SyncState
 from zonewise.proxy.decide.rules import PortName, PortRules, address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
@@ -65,6 +67,7 @@ class ProxyConfig:
     measure_traffic: bool = False
     ignore_external_ips: bool = False
     conntrack: ConntrackSettings | None = None
+    kube_proxy_pages: bool = False
 
 
 _Changes = dict[Family, dict[PortName, PortRules | None]]
@@ -85,10 +88,18 @@ class PendingServices:
         self._wake = asyncio.Event()
         self.network_changed = False
         self.repair = False
+        self.state = SyncState()
 
     def add(self, keys: Iterable[Key]) -> None:
         self._keys.update(keys)
         self._wake.set()
+        if self.state.waiting_since is None:
+            self.state = replace(self.state, waiting_since=datetime.now(UTC))
+
+    def done(self) -> None:
+        """What was taken is in the kernel."""
+        now = datetime.now(UTC)
+        self.state = SyncState(now, now if self._wake.is_set() else None)
 
     async def take(self) -> PendingBatch:
         await self._wake.wait()
@@ -109,8 +120,8 @@ class Proxy:
         self._families = tuple(FAMILIES.values())
         self._informers = ProxyInformers(client, caches, config.node, all_services=config.all_services)
         self._rules = ServiceRules(self._families, config.all_services)
-        self._health_checks = HealthCheckServer()
         self._pending = PendingServices()
+        self._health_checks = HealthCheckServer(lambda: self._pending.state.healthy_at(datetime.now(UTC)))
         self._applier: Applier | None = None
         self._applied = asyncio.Event()
         self._left_out: dict[Key, tuple[str, ...]] = {}
@@ -139,12 +150,17 @@ class Proxy:
             await self._service_cidrs.known.wait()
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._poll_node(), name="addresses")
+            if self._config.kube_proxy_pages:
+                group.create_task(kube_proxy_pages.serve(self._node_health), name="kube-proxy's pages")
             if self._traffic is not None:
                 group.create_task(connection_stats.measure(self._traffic, self._location), name="traffic")
             try:
                 await self._sync_forever(health)
             finally:
                 await self._health_checks.close()
+
+    def _node_health(self, now: datetime) -> NodeHealth:
+        return NodeHealth.of(self._pending.state, self._informers.node, now)
 
     def _network_changed(self) -> None:
         self._pending.network_changed = True
@@ -173,6 +189,7 @@ class Proxy:
         self._decide(batch.keys)
         self._apply(batch)
         self._unapplied = {family: {} for family in self._families}
+        self._pending.done()
         SYNC_SECONDS.observe(time.perf_counter() - started)
         SYNCED_SERVICES.observe(len(batch.keys))
         SERVICES.set(len(self._rules.rules))
