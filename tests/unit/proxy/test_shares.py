@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zonewise.proxy.decide.shares import MAX_SLOTS, assign_slots, count_slots
@@ -28,6 +28,7 @@ def test_small_ratios_become_exact_slot_counts(shares: dict[str, float], counts:
 
 
 @given(st.dictionaries(st.integers(), st.floats(0.01, 100.0), min_size=1, max_size=30))
+@example({0: 0.5, 1: 0.01171875, 2: 29.5, 3: 0.015625})
 def test_slots_are_in_proportion_to_shares(shares: dict[int, float]) -> None:
     counts = count_slots(shares)
     total, total_share = sum(counts.values()), sum(shares.values())

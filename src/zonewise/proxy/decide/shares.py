@@ -40,14 +40,24 @@ def _exact(shares: Mapping[T, float]) -> dict[T, int]:
 
 
 def _rounded(shares: Mapping[T, float], total: int) -> dict[T, int]:
-    """By the largest remainder, with at least one slot each."""
-    total_share = sum(shares.values())
-    quotas = {target: share * total / total_share for target, share in shares.items()}
-    counts = {target: max(1, int(quota)) for target, quota in quotas.items()}
+    """`total` slots by the largest remainder, with at least one slot each."""
+    quotas = _quotas_above_one(shares, total)
+    counts = {target: int(quotas.get(target, 1)) for target in shares}
     left = total - sum(counts.values())
-    for target in sorted(quotas, key=lambda target: counts[target] - quotas[target])[: max(0, left)]:
+    for target in sorted(quotas, key=lambda target: counts[target] - quotas[target])[:left]:
         counts[target] += 1
     return counts
+
+
+def _quotas_above_one(shares: Mapping[T, float], total: int) -> dict[T, float]:
+    """Targets whose quota is less than one slot get one; the others share what these leave."""
+    rest = dict(shares)
+    while True:
+        slot = sum(rest.values()) / (total - len(shares) + len(rest))
+        larger = {target: share for target, share in rest.items() if share >= slot}
+        if len(larger) == len(rest):
+            return {target: share / slot for target, share in rest.items()}
+        rest = larger
 
 
 def assign_slots(counts: Mapping[T, int], previous: Sequence[T] = ()) -> tuple[T, ...]:
