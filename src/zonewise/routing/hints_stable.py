@@ -3,7 +3,8 @@
 Zones share the endpoints in proportion to CPU, as upstream. But a node without zone or CPU is left out and named instead
 of disabling hints for the whole cluster; an endpoint may be hinted for several zones, so that 4, 4 and 3 endpoints keep
 their zones; and existing hints stay until the overload is half as large again as the limit for a new assignment, so that
-a Service near the limit does not flap.
+a Service near the limit does not flap. They end earlier only if new ones keep more traffic in its zone: upstream decides
+anew with every change and so gives each zone its own endpoints as soon as these suffice, while `Prefer` is lazy by design.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def hint_stably(
 ) -> Preference:
     demand = {zone: total.cpu_millis for zone, total in capacities.domains.items()}
     threshold = overload or OVERLOAD_THRESHOLD
-    limits = PreferLimits(Algorithm.OPTIMAL, StartingPoint(0, per_domain=False), 0, threshold, threshold * KEEP_FACTOR)
+    at_once = StartingPoint(0, per_domain=False)
+    limits = PreferLimits(Algorithm.OPTIMAL, at_once, 0, threshold, threshold * KEEP_FACTOR, regain=True)
     preference = prefer(demand, homes, limits, previous)
     return replace(preference, reason=_with_nodes_left_out(preference.reason, capacities))
 

@@ -4,14 +4,14 @@ Given the demand of each domain, the homes of the endpoints and their last consu
 endpoint, or decides for an even spread. Domains are zones or regions; the same rules also serve the stable form of
 automatic hints. The result is an even spread below the starting threshold (with padding against flapping), and if no
 split keeps the overload below its threshold. The last assignment is kept while it breaks no threshold, and is repaired
-with the fewest moves when it does.
+with the fewest moves when it does. Automatic hints also give it up for one that keeps more traffic in its domain.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any, Final
 
@@ -24,13 +24,15 @@ from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, new_composition
 from zonewise.routing.tuning import StartingPoint
 
 DEFAULT_OVERLOAD: Final = 0.5
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PreferLimits:
     """A new assignment stays below `overload`; an existing one is kept until it reaches `keep_overload`.
 
-    Without `lazy` every change makes a new assignment, for comparison.
+    Without `lazy` every change makes a new assignment, for comparison. With `regain` an existing one also ends when a
+    new one keeps more traffic in its domain.
     """
 
     algorithm: Algorithm
@@ -39,6 +41,7 @@ class PreferLimits:
     overload: float = DEFAULT_OVERLOAD
     keep_overload: float = DEFAULT_OVERLOAD
     lazy: bool = True
+    regain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,10 @@ def prefer(
         return case.spread_evenly(why_not, started=False)
     kept = case.repaired() if settled and limits.lazy else None
     if kept and not kept.moved:
-        return kept
+        return case.regained(kept)
     fresh = case.fresh()
-    if kept and (fresh is None or kept.moved < fresh.moved):
-        return kept
-    return fresh or case.spread_evenly(case.why_not_split(), started=True)
+    chosen = kept if kept and (fresh is None or kept.moved < fresh.moved) else fresh
+    return case.regained(chosen) if chosen else case.spread_evenly(case.why_not_split(), started=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,19 @@ class _Case:
         if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")
+
+    def regained(self, chosen: Preference) -> Preference:
+        """A new assignment if it keeps more traffic in its domain than the chosen one.
+
+        Moves are weighed from the chosen one, as the next call will do, until nothing is gained: repeated calls agree.
+        """
+        if not self.limits.regain or not chosen.consumers or chosen.in_domain > 1 - _ROUNDING:
+            return chosen
+        in_order = {address: chosen.consumers[address] for address in self.homes}
+        fresh = replace(self, composed=compose(in_order, self.homes), was_even=False).fresh()
+        if fresh is None or fresh.in_domain <= chosen.in_domain + _ROUNDING:
+            return chosen
+        return self.regained(fresh)
 
     def spread_evenly(self, reason: RoutingReason, *, started: bool) -> Preference:
         if not self.demand or not self.homes:

@@ -1,6 +1,8 @@
 """Stable automatic hints: counts that upstream refuses, memory, and nodes left out."""
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, endpoints, node, service
 from zonewise.api.names import OLD_HINTS, OVERLOAD_THRESHOLD
-from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, RoutingSubject, decide
+from zonewise.objects import Endpoint
+from zonewise.routing import Decision, HintsForm, RoutingCode, RoutingNodes, RoutingSubject, decide
 from zonewise.routing.hints_stable import hint_stably
 from zonewise.routing.load import names
 from zonewise.topology import ZONE
@@ -51,6 +54,89 @@ def test_hints_stay_until_the_overload_is_half_as_large_again() -> None:
     assert kept.reason.facts["worst_overload"] == pytest.approx(0.25)
     mended = decide(AUTO, endpoints({"a": 9, "b": 5}), two, first.memory)
     assert mended.reason.facts["worst_overload"] < 0.2
+
+
+def own_zones(decision: Decision) -> bool:
+    """Whether every endpoint is hinted for its own zone, and for no other."""
+    consumers = decision.memory.get(ZONE) or {}
+    return bool(consumers) and all(
+        names(consumers[end.addresses[0]]) == (end.zone,) for end in decision.endpoints.values()
+    )
+
+
+def test_zones_end_sharing_when_each_has_enough_of_its_own() -> None:
+    shared = decide(AUTO, endpoints({"a": 2, "b": 1, "c": 2}), THREE)
+    assert shared.reason.facts["in_domain"] == pytest.approx(2 / 3, abs=1e-3)
+    own = decide(AUTO, endpoints({"a": 2, "b": 2, "c": 2}), THREE, shared)
+    assert own_zones(own)
+    assert own.reason.facts["in_domain"] == 1
+
+
+def test_lent_endpoint_returns_when_its_borrower_has_enough() -> None:
+    home = decide(AUTO, endpoints({"a": 6, "b": 6, "c": 6}), THREE)
+    lent = decide(AUTO, endpoints({"a": 6, "b": 6, "c": 4}), THREE, home)
+    assert lent.reason.facts["moved"] == 1
+    returned = decide(AUTO, endpoints({"a": 6, "b": 6, "c": 6}), THREE, lent)
+    assert own_zones(returned)
+    assert returned.reason.facts["moved"] == 1
+
+
+DAEMON_SETS = st.tuples(st.integers(2, 4), st.integers(1, 4)).map(
+    lambda size: tuple(
+        endpoint(f"{zone}{number}", f"{zone}{number}", zone) for zone in "abcd"[: size[0]] for number in range(size[1])
+    )
+)
+"""One pod on each node, and as many nodes in each zone."""
+
+
+def nodes_of(pods: Iterable[Endpoint]) -> RoutingNodes:
+    return RoutingNodes.of(node(pod.node_name or "", pod.zone) for pod in pods)
+
+
+@given(DAEMON_SETS.flatmap(st.permutations))
+def test_daemon_set_keeps_its_zones_whatever_order_its_pods_come_in(arrivals: list[Endpoint]) -> None:
+    cluster = nodes_of(arrivals)
+    decision = decide(AUTO, arrivals[:1], cluster)
+    for count in range(2, len(arrivals) + 1):
+        decision = decide(AUTO, arrivals[:count], cluster, decision)
+    assert own_zones(decision)
+    assert decision.reason.facts["in_domain"] == 1
+
+
+def test_six_pods_keep_their_zones_in_all_orders() -> None:
+    for order in sorted(set(permutations("aabbcc"))):
+        pods = [endpoint(f"{zone}-{at}", f"{zone}{order[:at].count(zone)}", zone) for at, zone in enumerate(order)]
+        decision = decide(AUTO, pods[:1], THREE)
+        for count in range(2, 7):
+            decision = decide(AUTO, pods[:count], THREE, decision)
+        assert own_zones(decision), order
+
+
+def rewritten(before: Decision, after: Decision) -> int:
+    """The endpoints of both decisions whose hints differ."""
+    first, second = (decision.memory.get(ZONE) or {} for decision in (before, after))
+    both = before.endpoints.keys() & after.endpoints.keys()
+    return sum(first.get(address) != second.get(address) for address in both)
+
+
+@given(DAEMON_SETS.flatmap(st.permutations))
+def test_rolling_update_rewrites_no_more_hints_than_upstream(order: list[Endpoint]) -> None:
+    """Pods end one by one, and another takes the place of each."""
+    cluster = nodes_of(order)
+    pods = {pod.addresses[0]: pod for pod in order}
+    last = {form: decide(AUTO, pods.values(), cluster, hints=form) for form in HintsForm}
+    count = Counter[HintsForm]()
+    for old in order:
+        del pods[old.addresses[0]]
+        for replaced in (False, True):
+            if replaced:
+                pods[f"{old.addresses[0]}-new"] = endpoint(f"{old.addresses[0]}-new", old.node_name, old.zone)
+            for form in HintsForm:
+                decision = decide(AUTO, pods.values(), cluster, last[form], hints=form)
+                count[form] += rewritten(last[form], decision)
+                last[form] = decision
+        assert own_zones(last[HintsForm.STABLE])
+    assert count[HintsForm.STABLE] <= count[HintsForm.STRICT]
 
 
 def test_service_can_set_the_threshold() -> None:

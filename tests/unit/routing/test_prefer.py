@@ -200,6 +200,17 @@ def test_kept_assignment_may_exceed_the_limit_of_a_new_one() -> None:
     assert beyond.moved
 
 
+def test_lazy_assignment_stays_where_regain_takes_a_better_one() -> None:
+    """Two zones share three endpoints; with a second endpoint of its own, each zone could keep all its traffic."""
+    lazy = PreferLimits(Algorithm.OPTIMAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
+    shared = prefer(EQUAL, homes(a=2, b=1, c=2), lazy)
+    kept = prefer(EQUAL, homes(a=2, b=2, c=2), lazy, shared.memory)
+    regained = prefer(EQUAL, homes(a=2, b=2, c=2), replace(lazy, regain=True), shared.memory)
+    assert (kept.in_domain, kept.moved) == (pytest.approx(2 / 3), 0)
+    assert shape(regained) == {"a": "aa", "b": "bb", "c": "cc"}
+    assert regained.moved == 3
+
+
 # What always holds.
 
 ALGORITHMS = st.sampled_from(list(PREFER_ALGORITHMS.values()))
@@ -273,6 +284,20 @@ def test_nothing_moves_while_no_threshold_breaks(
     lazy = prefer(demand, later, limits, previous)
     if loads(Counter(at_home.values()), demand).within(limits.keep_overload):
         assert lazy.moved == 0
+
+
+@given(DEMAND, HOMES, DEMAND, HOMES)
+def test_regained_assignment_is_no_worse_and_stays(
+    demand: dict[str, int], home_of: dict[str, Any], later_demand: dict[str, int], later: dict[str, Any]
+) -> None:
+    lazy = PreferLimits(Algorithm.OPTIMAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
+    limits = replace(lazy, regain=True)
+    memory = prefer(demand, home_of, limits).memory
+    regained = prefer(later_demand, later, limits, memory)
+    check(regained, later_demand, later, limits)
+    assert regained.in_domain >= prefer(later_demand, later, lazy, memory).in_domain - 1e-9
+    again = prefer(later_demand, later, limits, regained.memory)
+    assert (again.consumers, again.moved) == (regained.consumers, 0)
 
 
 @given(DEMAND, HOMES, LIMITS, st.randoms(use_true_random=False))
