@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import usage
 from bench.plan import large
 from bench.report import Row, median, publish
 
@@ -35,16 +34,12 @@ class Run(NamedTuple):
 
 def plan(dump: Path, *arguments: str, before: tuple[str, ...] = ()) -> Run:
     with tempfile.TemporaryFile() as out:
-        begin = time.monotonic()
-        process = subprocess.Popen([*before, ZONEWISE, "plan", "-f", str(dump), *arguments], stdout=out)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_seconds = time.monotonic() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
+        used = usage.of([*before, ZONEWISE, "plan", "-f", str(dump), *arguments], stdout=out)
         out.seek(0)
         output = out.read().decode()
-    if status:
+    if used.exit_code:
         raise SystemExit(f"zonewise plan -f {dump} failed: {output}")
-    return Run(wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
+    return Run(used.wall_seconds, used.cpu_seconds, used.peak_mib, output)
 
 
 def main() -> None:

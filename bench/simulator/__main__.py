@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench import usage
 from bench.report import Row, measured, median, publish
 
 ZONEWISE: Final = str(Path(sys.executable).with_name("zonewise"))
@@ -67,14 +67,11 @@ def simulate(*arguments: str, cache: Path | None = None) -> Run:
         out = Path(directory) / "result.json"
         command = [ZONEWISE, "simulate", *arguments, "-o", "json", "--out", str(out), "--checkpoint", directory]
         environment = os.environ | ({"XDG_CACHE_HOME": str(cache)} if cache else {})
-        started = time.monotonic()
-        process = subprocess.Popen([*HIGH_PRIORITY, *command], env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_seconds = time.monotonic() - started
-        if status:
+        used = usage.of([*HIGH_PRIORITY, *command], env=environment)
+        if used.exit_code:
             raise SystemExit(f"{' '.join(command)} failed")
         rows = json.loads(out.read_text())["tables"][0]["rows"]
-    return Run(wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, rows)
+    return Run(used.wall_seconds, used.cpu_seconds, used.peak_mib, rows)
 
 
 def first_use() -> list[Row]:
