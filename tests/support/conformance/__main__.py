@@ -47,6 +47,8 @@ def main() -> int:
 def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
     tier, chosen = tiers.choose(arguments.tier), setups.choose(arguments.setup)
     inputs = RunInputs.ensure(reporter, zonewise=any(map(setups.needs_zonewise, chosen)))
+    if arguments.build_only:
+        return 0
     results = []
     for setup in chosen:
         lab = LabRun(f"{arguments.name}-{setup}", tier, setup, inputs, BUILD / tier.name / setup, keep=arguments.keep)
@@ -88,6 +90,7 @@ def _arguments() -> argparse.Namespace:
     name = lab_run.default_name(ROOT)
     parser.add_argument("--name", default=name, help="how the names of its labs begin (default here: %(default)s)")
     parser.add_argument("--focus", default="", help="a regular expression: run these specs only, publish nothing")
+    parser.add_argument("--build-only", action="store_true", help="build what the tier needs, and run nothing")
     parser.add_argument("--keep", action="store_true", help="leave the lab running, to look into it")
     return parser.parse_args()
 
