@@ -13,10 +13,10 @@ from typing import Final
 
 import uvloop
 
-from bench.disruption import evictions, rollouts
+from bench.disruption import evictions, rollout
 from bench.disruption.cluster import Cluster, start_cluster, zonewise
 from bench.disruption.recount import recount
-from bench.disruption.rollouts import Figures, log_progress, lower_bound
+from bench.disruption.rollout import Figures, log_progress, lower_bound
 from bench.report import BUILD, Row, measured, median, publish
 from zonewise.lab.controlplane.programs import Program
 
@@ -49,9 +49,9 @@ The count is the leader's CPU time for one budget from nothing, with 30 charges.
 async def roll(cluster: Cluster, pods: int) -> dict[str, Figures]:
     by_name: dict[str, Figures] = {}
     for name, act in (
-        ("StatefulSet", rollouts.ours_stateful),
-        ("Deployment", rollouts.ours_deployment),
-        ("stock", rollouts.stock),
+        ("StatefulSet", rollout.ours_stateful),
+        ("Deployment", rollout.ours_deployment),
+        ("stock", rollout.stock),
     ):
         figures = by_name[name] = await act(cluster, pods)
         log_progress(f"{pods} pods, {name}: {figures.writes} writes, {figures.seconds:.1f} s, {dict(figures.calls)}")

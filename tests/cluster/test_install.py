@@ -16,8 +16,8 @@ from support.process import wait_for
 from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.cli.main import cli, main
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents
-from zonewise.install.decide.rights import rights_to_install
 from zonewise.install.remove import SLICE_METADATA
+from zonewise.install.rights import rights_to_install
 from zonewise.lab.controlplane.programs import Program
 
 pytestmark = pytest.mark.xdist_group("install")  # one control plane for all of them

@@ -10,7 +10,7 @@ import pytest
 
 from support.install.site import SYSTEM, Site, account_with, grant, install_with
 from support.lab import shared_cluster
-from zonewise.install.decide.rights import rights_to_install
+from zonewise.install.rights import rights_to_install
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.nodes import kwok
 

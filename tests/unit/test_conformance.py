@@ -191,7 +191,7 @@ def test_stopping_the_suite_ends_its_whole_group(tmp_path: Path) -> None:
     wait_for_end(child)
 
 
-def test_suite_is_told_to_end_when_its_runner_is_killed(tmp_path: Path) -> None:
+def test_suite_ends_when_its_runner_is_killed(tmp_path: Path) -> None:
     output = tmp_path / "log"
     output.touch()
     program = "import sys; from support.conformance import suite_run as s; s.session(sys.argv[1:], 1).wait()"

@@ -4,7 +4,7 @@ import pytest
 
 from support.disruption.cluster import STATEFUL_SETS, ZONES, DisruptionNamespace
 from support.disruption.processes import zonewise
-from support.disruption.rollouts import EVICT, SOON, create_budget, evictions, refusals, until_image
+from support.disruption.rollout import EVICT, SOON, create_budget, evictions, refusals, until_image
 from support.disruption.violations import watching
 from support.waiting import eventually
 

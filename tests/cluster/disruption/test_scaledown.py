@@ -15,7 +15,7 @@ from support.disruption.cluster import (
     DisruptionNamespace,
 )
 from support.disruption.processes import Installed
-from support.disruption.rollouts import EACH_ZONE, SOON, budget_status, create_budget, writes
+from support.disruption.rollout import EACH_ZONE, SOON, budget_status, create_budget, writes
 from support.disruption.violations import watching
 from support.waiting import eventually
 from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED

@@ -15,7 +15,7 @@ from zonewise.cli.main import cli
 from zonewise.errors import ZonewiseError
 from zonewise.install.components import identity
 from zonewise.install.decide.kinds import ORDER
-from zonewise.install.decide.rights import Right
+from zonewise.install.rights import Right
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
 CONTROLLERS = (

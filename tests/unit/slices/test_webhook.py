@@ -63,7 +63,7 @@ def feed(cache: Cache[Any], resource: Resource[Any], bodies: Iterable[Json]) -> 
     cache.publish(reflector.listed("1"))
 
 
-class World:
+class WatchedCluster:
     """A Service of 600 endpoints and one of three, as watches tell of them."""
 
     def __init__(self) -> None:
@@ -104,61 +104,61 @@ def test_large_service_is_large() -> None:
 
 
 async def test_rewritten_slices_of_a_service_share_one_decision() -> None:
-    world, before = World(), decisions()
+    watched, before = WatchedCluster(), decisions()
     for number in range(SLICES):
-        await world.write(number, slice_of("big", number, version=2))
+        await watched.write(number, slice_of("big", number, version=2))
     assert decisions() - before == 1
-    assert all(world.hinted())
+    assert all(watched.hinted())
     for number in range(SLICES):
-        await world.write(number, slice_of("big", number, version=3))
+        await watched.write(number, slice_of("big", number, version=3))
     assert decisions() - before == 1, "the hints are those of the decision"
-    (big,) = [service for service in world.informers.services if service.metadata.name == "big"]
-    slices = [msgspec.convert(body, EndpointSlice) for body in world.slices.values()]
-    answer = overlay(big, slices, world.informers.cluster())
+    (big,) = [service for service in watched.informers.services if service.metadata.name == "big"]
+    slices = [msgspec.convert(body, EndpointSlice) for body in watched.slices.values()]
+    answer = overlay(big, slices, watched.informers.cluster())
     assert not any(answer.operations_on(endpoint_slice) for endpoint_slice in slices), "a fresh decision agrees"
 
 
 async def test_slices_reviewed_at_once_share_one_decision() -> None:
-    world, before = World(), decisions()
-    verdicts = await asyncio.gather(*(world.review(slice_of("big", number, version=2)) for number in range(SLICES)))
+    watched, before = WatchedCluster(), decisions()
+    verdicts = await asyncio.gather(*(watched.review(slice_of("big", number, version=2)) for number in range(SLICES)))
     assert decisions() - before == 1
     assert [len(verdict.patch) for verdict in verdicts] == [EACH] * SLICES
 
 
 async def test_small_service_does_not_wait_for_a_large_one() -> None:
-    world = World()
-    large = asyncio.create_task(world.review(slice_of("big", 0, version=2)))
+    watched = WatchedCluster()
+    large = asyncio.create_task(watched.review(slice_of("big", 0, version=2)))
     await asyncio.sleep(0)
-    verdict = await world.review(slice_of("small", 0, version=2, count=3))
+    verdict = await watched.review(slice_of("small", 0, version=2, count=3))
     assert len(verdict.patch) == 3
     assert not large.done()
     assert len((await large).patch) == EACH
 
 
 async def test_changes_of_endpoints_service_and_nodes_are_decided_anew() -> None:
-    world, before = World(), decisions()
-    await world.write(0, slice_of("big", 0, version=2))
-    await world.write(1, slice_of("big", 1, version=2, first=1))
+    watched, before = WatchedCluster(), decisions()
+    await watched.write(0, slice_of("big", 0, version=2))
+    await watched.write(1, slice_of("big", 1, version=2, first=1))
     assert decisions() - before == 2, "another endpoint"
-    feed(world.informers.services, SERVICES, [service("big", version=2), service("small")])
-    await world.write(2, slice_of("big", 2, version=2))
+    feed(watched.informers.services, SERVICES, [service("big", version=2), service("small")])
+    await watched.write(2, slice_of("big", 2, version=2))
     assert decisions() - before == 3, "another version of the Service"
-    feed(world.informers.nodes, NODES, [node(zone, zone) for zone in (*ZONES, "d")])
-    await world.write(3, slice_of("big", 3, version=2))
+    feed(watched.informers.nodes, NODES, [node(zone, zone) for zone in (*ZONES, "d")])
+    await watched.write(3, slice_of("big", 3, version=2))
     assert decisions() - before == 4, "another node"
-    del world.slices[49]
-    world.publish()
-    await world.write(4, slice_of("big", 4, version=2))
+    del watched.slices[49]
+    watched.publish()
+    await watched.write(4, slice_of("big", 4, version=2))
     assert decisions() - before == 5, "a slice less"
 
 
 async def test_late_review_leaves_its_decision_to_the_next() -> None:
-    world, before = World(), decisions()
-    late = asyncio.create_task(world.review(slice_of("big", 0, version=2)))
+    watched, before = WatchedCluster(), decisions()
+    late = asyncio.create_task(watched.review(slice_of("big", 0, version=2)))
     await asyncio.sleep(0)
     late.cancel()
     await asyncio.wait([late])
     assert late.cancelled()
-    verdict = await world.review(slice_of("big", 1, version=2))
+    verdict = await watched.review(slice_of("big", 1, version=2))
     assert len(verdict.patch) == EACH
     assert decisions() - before == 1

@@ -15,7 +15,7 @@ import pytest
 from support.disruption.cluster import DAEMON_SETS, STATEFUL_SETS, ZONES, DisruptionNamespace
 from support.disruption.kwok import STAY_UNREADY
 from support.disruption.processes import POLICIES, Installed
-from support.disruption.rollouts import EVICT, SOON, create_budget, evictions, refusals, until_image, writes
+from support.disruption.rollout import EVICT, SOON, create_budget, evictions, refusals, until_image, writes
 from support.disruption.violations import watching
 from support.waiting import eventually
 from zonewise.kube.wire.errors import Invalid

@@ -1,4 +1,4 @@
-"""RBAC rights: those our manifests grant to each program, and those an install needs. Read from the manifests. Pure."""
+"""RBAC rights: those our manifests grant to each program, and those an install needs. Read from the manifests."""
 
 from __future__ import annotations
 
