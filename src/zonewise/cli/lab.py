@@ -151,7 +151,7 @@ def up(
     reporter = ProgressReporter(sys.stderr)
     try:
         build.ensure(options.version, reporter)
-        if options.has_namespace_nodes:
+        if options.has_nodes:
             preparation.prepare_nodes(reporter)
         running = labs.up(name, options, reporter.step, reporter)
     finally:

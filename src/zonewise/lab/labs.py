@@ -114,15 +114,15 @@ def check(name: str, options: LabOptions) -> None:
         raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
-    if options.kube_proxy and not options.has_namespace_nodes:
+    if options.kube_proxy and not options.has_nodes:
         raise UsageError("kube-proxy runs on nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
-    if options.zonewise and not options.has_namespace_nodes:
+    if options.zonewise and not options.has_nodes:
         raise UsageError("Zonewise runs in pods: ask for nodes with --zones and --nodes")
-    if options.has_namespace_nodes and os.geteuid() != 0:
+    if options.has_nodes and os.geteuid() != 0:
         raise UsageError("nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
-    if options.has_namespace_nodes:
+    if options.has_nodes:
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
@@ -138,7 +138,7 @@ class LabPrograms:
 
 def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabPrograms:
     built = binaries.find(options.version).directory
-    if not options.has_namespace_nodes:
+    if not options.has_nodes:
         return LabPrograms(built)
     with_driver = options.zonewise and options.ceph
     return LabPrograms(
@@ -165,7 +165,7 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
     directory.mkdir(mode=0o700, parents=True)
     try:
         lab = _enter(name, directory, options, programs)
-        if options.has_namespace_nodes:
+        if options.has_nodes:
             progress("laying the network")
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
@@ -199,7 +199,7 @@ def _leave_for_the_reader(name: str) -> None:
 def _enter(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
-    if options.has_namespace_nodes:
+    if options.has_nodes:
         _check_name_is_free(name, directory)
     lab = Lab(
         name=name,
@@ -238,7 +238,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
 
 def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
     """With nodes, cut zones are noticed soon, and the API server reaches kubelets and the pods of webhooks."""
-    if not lab.options.has_namespace_nodes:
+    if not lab.options.has_nodes:
         return {}
     kubelets = real_nodes.api_server_flags(lab.directory / "pki")
     return {
@@ -255,19 +255,19 @@ def _start_ceph(lab: Lab, progress: Progress) -> None:
 
 def _address(lab: Lab) -> str:
     """One that nodes reach, where there are some."""
-    return str(addresses.host_addresses(lab.slot).v4) if lab.options.has_namespace_nodes else "127.0.0.1"
+    return str(addresses.host_addresses(lab.slot).v4) if lab.options.has_nodes else "127.0.0.1"
 
 
 def _add_nodes(lab: Lab, progress: Progress) -> None:
     options = lab.options
-    if options.has_namespace_nodes:
+    if options.has_nodes:
         progress(f"starting {len(options.zones) * options.nodes_per_zone} nodes")
         nodes.up(lab, progress)
     if options.kwok_nodes:
         from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
 
         progress(f"creating {options.kwok_nodes} kwok nodes")
-        tainted = options.has_namespace_nodes
+        tainted = options.has_nodes
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
 
 
@@ -314,14 +314,14 @@ def _remove(name: str) -> None:
 
 def _remove_nodes(name: str) -> None:
     lab = state.find(name)
-    if lab is not None and lab.options.has_namespace_nodes:
+    if lab is not None and lab.options.has_nodes:
         nodes.down(name, lab.slot)
 
 
 def _remove_cgroups(name: str) -> None:
     """Once nothing can start any more. Waits for the end of all that ran in them, and so of its mounts; then frees their devices."""
     lab = state.find(name)
-    if lab is not None and lab.options.has_namespace_nodes:
+    if lab is not None and lab.options.has_nodes:
         cgroups.remove(name)
         loop_devices.detach_dead()
 

@@ -52,7 +52,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Archives of images that nodes start with, beside the lab's own."""
 
     @property
-    def has_namespace_nodes(self) -> bool:
+    def has_nodes(self) -> bool:
         return bool(self.zones) and self.nodes_per_zone > 0
 
 
@@ -85,7 +85,7 @@ class Lab(Stored, frozen=True, kw_only=True):
     @property
     def is_outdated(self) -> bool:
         """Of an older release, whose pods were processes of this machine: it can be looked at and removed."""
-        return self.options.has_namespace_nodes and self.runtime is None
+        return self.options.has_nodes and self.runtime is None
 
     @property
     def node_kubeconfig(self) -> Path:

@@ -34,7 +34,7 @@ def documents(lab: Lab) -> list[Document]:
     assert lab.csi_image is not None, "a lab with Zonewise and Ceph has the driver's image"
     values = components.ManifestValues(image=lab.csi_image.name)
     documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, values)
-    return [*(on_real_nodes(document, lab.name) for document in documents), _secret(cluster.attach(lab.ceph))]
+    return [*(for_lab(document, lab.name) for document in documents), _secret(cluster.attach(lab.ceph))]
 
 
 async def configure(client: Client, lab: Lab) -> None:
@@ -48,7 +48,7 @@ async def configure(client: Client, lab: Lab) -> None:
         return
 
 
-def on_real_nodes(document: Document, lab: str) -> Document:
+def for_lab(document: Document, lab: str) -> Document:
     """A container of the driver's image provisions; volumes neither grow nor have snapshots.
 
     Nodes of a lab share a kernel. Its own Ceph clients work in the machine's network only, so nodes use those in user space, and
