@@ -1,4 +1,4 @@
-"""Set-ups under test: what serves Services, DNS and EndpointSlices, and how it is installed in a lab of real nodes."""
+"""Set-ups under test: what serves Services, DNS and EndpointSlices, and how it is installed in a lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of a real node's containerd and of its CNI plugins. Pure."""
+"""Configuration of a node's containerd and of its CNI plugins. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ disabled_plugins = [{", ".join(f'"{plugin}"' for plugin in disabled)}]
 
 
 def cni_network(node: NodePlan) -> dict[str, Any]:
-    """Pods hang off their node by routed links, as those of namespace nodes: what they send passes the node's own rules."""
+    """Pods hang off their node by routed links, so that what they send passes the node's own rules."""
     return {
         "cniVersion": "1.0.0",
         "name": "lab",
