@@ -1,4 +1,4 @@
-"""Container images, built from these sources: what is in them, and that their programs run on a real node."""
+"""Container images, built from these sources: what is in them, and that their programs run on a node."""
 
 from __future__ import annotations
 

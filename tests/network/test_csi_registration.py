@@ -1,4 +1,4 @@
-"""The CSI driver registers itself with a real kubelet, and again after a restart of either."""
+"""The CSI driver registers itself with a kubelet, and again after a restart of either."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_nodes_are_ready_with_labels_and_pod_ranges(small_lab: Lab) -> None:
         known = [entry["address"] for entry in node["status"]["addresses"] if entry["type"] == "InternalIP"]
         assert known == [str(address) for address in plan.address]
     report = status.of(small_lab)
-    assert [(zone.real_nodes, zone.ready_nodes, zone.nodes) for zone in report.zones] == [(1, 1, 1), (1, 1, 1)]
+    assert [(zone.namespace_nodes, zone.ready_nodes) for zone in report.zones] == [(1, 1), (1, 1)]
     running = {process.name for process in report.processes if process.running and process.memory_bytes}
     assert {f"{unit}-{node}" for unit in ("containerd", "kubelet") for node in (FIRST, SECOND)} <= running
 
@@ -256,9 +256,9 @@ def test_load_reports_what_is_no_image(small_lab: Lab, tmp_path: Path) -> None:
         nodes.load_image(small_lab, tmp_path / "text")
 
 
-def test_load_needs_real_nodes(tmp_path: Path) -> None:
+def test_load_needs_nodes(tmp_path: Path) -> None:
     without = Lab(name="x", directory=tmp_path, slot=0, binaries=tmp_path, options=LabOptions())
-    with pytest.raises(UsageError, match="no real nodes"):
+    with pytest.raises(UsageError, match="no nodes"):
         nodes.load_image(without, tmp_path / "any.tar")
 
 
