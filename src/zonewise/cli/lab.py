@@ -62,7 +62,7 @@ _kube_version = click.option(
 def setup(kube_version: str) -> None:
     """Prepare this machine: install system packages and build the lab's programs, once.
 
-    `lab up` builds what is missing, too. After an interruption, run it again to continue.
+    As root it also prepares what nodes need; `lab up` does that, too. After an interruption, run it again to continue.
     """
     from zonewise.lab.build import setup as preparation
     from zonewise.lab.build.binaries import DEFAULT_VERSION
@@ -71,7 +71,8 @@ def setup(kube_version: str) -> None:
     reporter = ProgressReporter(sys.stderr)
     try:
         preparation.run(kube_version or DEFAULT_VERSION, reporter)
-        preparation.prepare_nodes(reporter)
+        if os.geteuid() == 0:
+            preparation.prepare_nodes(reporter)
     finally:
         reporter.close()
 

@@ -23,7 +23,7 @@ from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import WEBHOOKS_AT_PODS, Program
 from zonewise.lab.decide import addresses
-from zonewise.lab.nodes import cgroups, loop_devices, nodes, real_nodes
+from zonewise.lab.nodes import cgroups, loop_devices, machine, nodes, real_nodes
 from zonewise.lab.progress import ProgressReporter
 from zonewise.lab.state import Lab, LabImage, LabOptions, LabPhase
 
@@ -120,9 +120,8 @@ def check(name: str, options: LabOptions) -> None:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.zonewise and not options.has_nodes:
         raise UsageError("Zonewise runs in pods: ask for nodes with --zones and --nodes")
-    if options.has_nodes and os.geteuid() != 0:
-        raise UsageError("nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
     if options.has_nodes:
+        machine.require()
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
@@ -155,8 +154,7 @@ def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
 
 
 def _find_runtime() -> Path:
-    if missing := setup.missing_for_nodes():
-        raise ZonewiseError(f"nodes need the packages {', '.join(missing)}: install them, then try again")
+    machine.require(setup.missing_for_nodes())
     return node_runtime.find()
 
 

@@ -70,6 +70,7 @@ def test_lab_of_an_older_release_is_named_and_can_only_be_removed() -> None:
         state.get("old")
     with pytest.raises(OutdatedError):
         state.require_current(lab)
+    assert status.processes_of(lab) == []
 
 
 def test_lab_without_nodes_needs_no_container_runtime() -> None:

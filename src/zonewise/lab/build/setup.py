@@ -49,7 +49,16 @@ LIBRARIES = {
     "usr/lib/*/qemu/block-rbd.so": "qemu-block-extra",
 }
 # Of nodes, beside containerd (`node_runtime`): commands, and files below /.
-NODE_PACKAGES = {"busybox": "busybox-static", "iptables": "iptables", "runc": "runc"}
+NODE_PACKAGES = {
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "runc": "runc",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+}
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
 # Of container images (`container_images`).
 IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}

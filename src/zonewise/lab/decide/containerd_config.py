@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zonewise.lab.decide.addresses import NodePlan
+from zonewise.lab.decide.requirements import effective_capabilities
 
 SOCKET: Final = "/run/containerd/containerd.sock"
 CNI_DIRECTORY: Final = "/etc/cni/net.d"
@@ -25,8 +26,7 @@ _CAP_SYS_RESOURCE: Final = 24  # capabilities(7)
 
 def may_raise_oom_priority(status: str) -> bool:
     """Whether a process with this text of /proc/PID/status may lower oom_score_adj, as the kubelet asks for in most pods."""
-    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> _CAP_SYS_RESOURCE & 1)
+    return bool(effective_capabilities(status) >> _CAP_SYS_RESOURCE & 1)
 
 
 def config_toml(pause_image: str, plugins: Path, *, restrict_oom_score_adj: bool) -> str:
