@@ -71,7 +71,7 @@ test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long f
 
 TIER ?= conformance
 .PHONY: e2e
-e2e: setup-lab ## Run Kubernetes' own tests on real nodes, ours beside stock (TIER=conformance, SETUP=ours); the table goes to docs/conformance.md.
+e2e: setup-lab ## Run Kubernetes' own tests in labs, ours beside stock (TIER=conformance, SETUP=ours); the table goes to docs/conformance.md.
 	@PYTHONPATH=src:tests $(BIN)/python -m support.conformance $(TIER) $(if $(SETUP),--setup $(SETUP)) $(if $(NAME),--name $(NAME)) $(if $(FOCUS),--focus '$(FOCUS)')
 
 .PHONY: fuzz
@@ -120,7 +120,7 @@ image-csi: .venv/.synced
 
 .PHONY: up
 up: setup-lab ## Start a three-zone cluster on this machine, with an application, Zonewise and its dashboard.
-	@$(BIN)/zonewise lab up --node-kind real --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
+	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
 
 .PHONY: down
 down: ## Stop that cluster and remove everything it created.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -20,10 +21,12 @@ from bench.proxy.contestants import NODES, OURS, PEER
 from bench.proxy.priority import raise_priority, reset_priority
 from bench.proxy.results import NOTES, BenchResults, rows
 from bench.report import BUILD, publish, show
+from zonewise.errors import ZonewiseError
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.lab import labs
+from zonewise.lab import labs, processes
 from zonewise.lab.decide.addresses import zone_names
+from zonewise.lab.nodes import real_nodes
 from zonewise.lab.state import Lab, LabOptions
 
 SIZES: Final = (1_000, 5_000, 10_000)
@@ -38,12 +41,23 @@ LARGE, CHANGES_WHEN_LARGE = 10_000, {OURS: 100, PEER: 4}
 @contextmanager
 def cluster() -> Iterator[Lab]:
     name = f"bench-{os.getpid()}"
-    controllers = "*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
+    off = ("endpointslice", "endpoints", "endpointslice-mirroring", "node-lifecycle")
+    controllers = ",".join(["*", *(f"-{name}-controller" for name in off)])
     options = LabOptions(zones=zone_names(1), nodes_per_zone=len(NODES), controllers=controllers, scheduler=False)
     try:
-        yield labs.up(name, options, lambda _step: None)
+        lab = labs.up(name, options, lambda _step: None)
+        _end_kubelets(lab)
+        yield lab
     finally:
         labs.down(name, lambda _step: None)
+
+
+def _end_kubelets(lab: Lab) -> None:
+    """End all that runs on the nodes: kubelets watch Services and report all the time. Their objects and networks stay."""
+    for node in NODES.values():
+        process = processes.find(lab.directory, real_nodes.process_name(node))
+        if process is None or not process.signal(signal.SIGKILL):
+            raise ZonewiseError(f"node {node} of lab {lab.name} does not run")
 
 
 @dataclass

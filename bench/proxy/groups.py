@@ -58,7 +58,7 @@ async def _received_when_quiet(running: RunningProxy) -> int:
     while time.monotonic() - since < _QUIET_SECONDS:
         await asyncio.sleep(0.1)
         now = running.received_bytes()
-        if now - last > 4096:  # ignore heartbeats and bookmarks
+        if now - last > 4096:  # ignore bookmarks
             last, since = now, time.monotonic()
     return running.received_bytes()
 

@@ -131,7 +131,7 @@ def test_failed_up_names_the_program_and_keeps_its_log(machine: Machine) -> None
 
 USAGE = {
     "kwok nodes need a zone": (["up", "--zones", "0", "--kwok-nodes", "3"], "at least one with --zones"),
-    "kube-proxy needs nodes": (["up", "--nodes", "0", "--kube-proxy"], "kube-proxy runs on namespace or real nodes"),
+    "kube-proxy needs nodes": (["up", "--nodes", "0", "--kube-proxy"], "kube-proxy runs on nodes"),
     "malformed version": (["up", "--kube-version", "1.36"], "has the form v1.36.3"),
     "malformed name": (["status", "--name", "Big"], "lower-case letters"),
     "too many zones": (["up", "--zones", "30"], "26"),

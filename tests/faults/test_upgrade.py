@@ -30,7 +30,7 @@ from support.fault_report import Report
 from support.lab import shared_cluster
 from support.lab.machine import ZONEWISE
 from support.process import Program, wait_for
-from support.release import PRESENT, RECORDED, Release, first_release, present_release
+from support.release import PRESENT, RECORDED, Release, first_release
 from support.slices.churn import Churn, Observer
 from support.slices.cluster import ClusterNamespace, ControllerProcess, settled
 from support.upgrade_load import Csi, Evictions, Questions, VolumeCalls, writing
@@ -267,17 +267,28 @@ def _replace(calls: VolumeCalls, controllers: list[Csi], node: Csi, release: Rel
 # Everything that a lab installs: overlay controller and webhook, guard, leader of budgets, node proxies, DNS.
 
 
-def manifests(release: Release) -> list[dict[str, Any]]:
-    options = ("--only", "slices,disruption,proxy,dns", "--mode", "overlay", "--image", "none", "-o", "json")
+def manifests(release: Release, image: str) -> list[dict[str, Any]]:
+    """Of this tree's image; 0.1 finds its libraries in it, and its own sources on the node."""
+    options = ("--only", "slices,disruption,proxy,dns", "--mode", "overlay", "--image", image, "-o", "json")
     printed = subprocess.run(
         [sys.executable, release.command, "install", *options], check=True, capture_output=True, text=True
     ).stdout
     documents: list[dict[str, Any]] = json.loads(printed)["items"]
-    for document in documents:
-        spec = document.get("spec", {}).get("template", {}).get("spec", {})
-        for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
-            container["command"] = [sys.executable, str(release.command)]
+    if release is not PRESENT:
+        for document in documents:
+            run_from_sources(document.get("spec", {}).get("template", {}).get("spec", {}), release)
     return documents
+
+
+def run_from_sources(pod: dict[str, Any], release: Release) -> None:
+    sources = str(release.command.parent)
+    containers = [*pod.get("initContainers", ()), *pod.get("containers", ())]
+    for container in containers:
+        container["command"] = ["python", str(release.command)]
+        mount = {"name": "sources", "mountPath": sources, "readOnly": True}
+        container.setdefault("volumeMounts", []).append(mount)
+    if containers:
+        pod.setdefault("volumes", []).append({"name": "sources", "hostPath": {"path": sources}})
 
 
 def kubectl(lab: Lab, *arguments: str) -> None:
@@ -305,7 +316,8 @@ async def roll_out(
     lab: Lab, release: Release, questions: Questions, random: Random, *, from_first: bool = False
 ) -> None:
     """All but the programs first, as `install` does, then one program after the other in any order."""
-    documents = manifests(release)
+    assert lab.image is not None
+    documents = manifests(release, lab.image.name)
     programs = [document for document in documents if document["kind"] in {"Deployment", "DaemonSet"}]
     random.shuffle(programs)
     async with KubeClient(kubeconfig.load(lab.node_kubeconfig)) as client:
@@ -319,20 +331,19 @@ async def roll_out(
 
 @pytest.mark.xdist_group("upgrade-lab")
 @pytest.mark.skipif(not LONG, reason="takes minutes: `make test-faults` runs it")
-def test_no_request_and_no_name_is_lost_while_a_lab_is_upgraded_and_rolled_back(
-    old: Release, tmp_path: Path, report: Report
-) -> None:
-    present, random = present_release(tmp_path), Random(os.environ.get("ZONEWISE_SEED", "1"))
-    name = f"test-{os.getpid()}-up"
+def test_no_request_and_no_name_is_lost_while_a_lab_is_upgraded_and_rolled_back(report: Report) -> None:
+    random, name = Random(os.environ.get("ZONEWISE_SEED", "1")), f"test-{os.getpid()}-up"
     options = LabOptions(zones=zone_names(3), nodes_per_zone=1, kube_proxy=True, demo=True, zonewise=True)
     try:
         lab = labs.up(name, options, lambda _step: None)
+        (lab.directory / "first").mkdir()  # where nodes see it
+        old = first_release(lab.directory / "first") or PRESENT
         questions = Questions(lab)
         asyncio.run(roll_out(lab, old, questions, random))
         wait_for(lambda: zone_answers.complete(zone_answers.ask(lab, 5, by_name=True)))
         with questions.going_on():
-            for release in (present, old, present):
-                asyncio.run(roll_out(lab, release, questions, random, from_first=release is present))
+            for release in (PRESENT, old, PRESENT):
+                asyncio.run(roll_out(lab, release, questions, random, from_first=release is PRESENT))
         assert questions.unanswered == []
         assert questions.answered.total() > 0
         row = {"component": "all of a lab", "fault": "upgraded from 0.1 and rolled back"}

@@ -1,14 +1,16 @@
-"""Shared lab of three zones with two nodes each; the tests that use it run in one worker."""
+"""Labs that tests share: three zones with two nodes each, and two zones with one. The tests of a lab run in one worker."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from support.lab.machine import Machine
 from support.lab.pods import Pods
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -16,7 +18,7 @@ from zonewise.lab import labs, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.nodes import nodes
-from zonewise.lab.state import Lab, LabOptions, NodeKind
+from zonewise.lab.state import Lab, LabOptions
 
 _PREFIX = "test-"
 
@@ -25,41 +27,33 @@ _PREFIX = "test-"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if {"real_lab", "real_machine"} & fixtures:
-            item.add_marker(pytest.mark.xdist_group("real-lab"))
-        elif {"lab", "machine"} & fixtures:
+        if {"small_lab", "machine"} & fixtures:
+            item.add_marker(pytest.mark.xdist_group("small-lab"))
+        elif "lab" in fixtures:
             item.add_marker(pytest.mark.xdist_group("lab"))
 
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """Tests restore its state: no zone cut, no path shaped, all agents running."""
-    _remove_abandoned()
-    name = f"{_PREFIX}{os.getpid()}"
-    yield labs.up(name, LabOptions(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True), lambda _step: None)
-    labs.down(name, lambda _step: None)
+    """Tests restore its state: no zone cut, no path shaped, all nodes running."""
+    with _running("", zones=3, nodes_per_zone=2) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")
-def real_lab() -> Iterator[Lab]:
-    """Two zones with a real node in each: kubelet, containerd, kube-proxy."""
+def small_lab() -> Iterator[Lab]:
+    """For tests of the nodes and of what runs on them, which leave it ready."""
+    with _running("-small", zones=2, nodes_per_zone=1) as lab:
+        yield lab
+
+
+@contextmanager
+def _running(suffix: str, zones: int, nodes_per_zone: int) -> Iterator[Lab]:
     _remove_abandoned()
-    name = f"{_PREFIX}{os.getpid()}-real"
-    options = LabOptions(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, node_kind=NodeKind.REAL)
+    name = f"{_PREFIX}{os.getpid()}{suffix}"
+    options = LabOptions(zones=zone_names(zones), nodes_per_zone=nodes_per_zone, kube_proxy=True)
     yield labs.up(name, options, lambda _step: None)
     labs.down(name, lambda _step: None)
-
-
-@pytest.fixture
-async def real_pods(real_lab: Lab) -> AsyncIterator[Pods]:
-    """As `pods`, on real nodes: pods name an image."""
-    plane = ControlPlane.attach(real_lab.directory)
-    name = f"t-{uuid.uuid4().hex[:10]}"
-    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    plane.wait_service_account(name)
-    async with Client(kubeconfig.load(real_lab.node_kubeconfig)) as client:
-        yield Pods(real_lab, client, name)
-    plane.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 def _remove_abandoned() -> None:
@@ -71,19 +65,26 @@ def _remove_abandoned() -> None:
 
 
 @pytest.fixture
-async def lab_client(lab: Lab) -> AsyncIterator[Client]:
-    async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        yield client
+async def pods(lab: Lab) -> AsyncIterator[Pods]:
+    async with _pods_of(lab) as pods:
+        yield pods
 
 
 @pytest.fixture
-async def pods(lab: Lab, lab_client: Client) -> AsyncIterator[Pods]:
-    """Pods in the test's own namespace, which is deleted asynchronously after the test."""
+async def small_pods(small_lab: Lab) -> AsyncIterator[Pods]:
+    async with _pods_of(small_lab) as pods:
+        yield pods
+
+
+@asynccontextmanager
+async def _pods_of(lab: Lab) -> AsyncIterator[Pods]:
+    """In the test's own namespace, which is deleted asynchronously after the test."""
     plane = ControlPlane.attach(lab.directory)
     name = f"t-{uuid.uuid4().hex[:10]}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     plane.wait_service_account(name)
-    yield Pods(lab, lab_client, name)
+    async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
+        yield Pods(lab, client, name)
     plane.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
@@ -95,3 +96,12 @@ def shaped_lab(lab: Lab) -> Iterator[Lab]:
         nodes.heal(lab, zone)
     for path in nodes.shaped(lab).paths:
         nodes.shape(lab, path.a, path.b, 0, 0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """For labs of the test's own, of which nothing may be left."""
+    machine = Machine(tmp_path / "state")
+    yield machine
+    machine.run("down", "--all")
+    machine.assert_untouched()

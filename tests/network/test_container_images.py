@@ -1,4 +1,4 @@
-"""Container images, built from these sources: what is in them, and that their programs run on a real node."""
+"""Container images, built from these sources: what is in them, and that their programs run on a node."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def images() -> dict[ImageTarget, ImageArchive]:
 
 
 @pytest.fixture(scope="module")
-def loaded(real_lab: Lab, images: dict[ImageTarget, ImageArchive]) -> dict[ImageTarget, str]:
+def loaded(small_lab: Lab, images: dict[ImageTarget, ImageArchive]) -> dict[ImageTarget, str]:
     """Names of the images, on every node."""
     for image in images.values():
-        assert nodes.load_image(real_lab, image.path) == [image.name]
+        assert nodes.load_image(small_lab, image.path) == [image.name]
     return {target: image.name for target, image in images.items()}
 
 
@@ -77,34 +77,34 @@ async def output_of(pods: Pods, image: str, container: Json) -> str:
     return printed
 
 
-async def test_entry_point_of_the_image_is_zonewise(real_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
-    printed = await output_of(real_pods, loaded[ImageTarget.PROGRAMS], {"args": ["--version"]})
+async def test_entry_point_of_the_image_is_zonewise(small_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
+    printed = await output_of(small_pods, loaded[ImageTarget.PROGRAMS], {"args": ["--version"]})
     assert printed == f"zonewise {zonewise.__version__}\n"
 
 
 @pytest.mark.parametrize(("target", "absent"), [(ImageTarget.PROGRAMS, BINDINGS | EXTRAS), (ImageTarget.CSI, EXTRAS)])
 async def test_every_module_can_be_imported_as_user_65532(
-    real_pods: Pods, loaded: dict[ImageTarget, str], target: ImageTarget, absent: set[str]
+    small_pods: Pods, loaded: dict[ImageTarget, str], target: ImageTarget, absent: set[str]
 ) -> None:
-    printed = await output_of(real_pods, loaded[target], {"command": ["python", "-c", IMPORT_ALL]})
+    printed = await output_of(small_pods, loaded[target], {"command": ["python", "-c", IMPORT_ALL]})
     uid, gid, complete, *missing = printed.split()
     assert (uid, gid, complete) == ("65532", "65532", "True")
     assert set(missing) <= absent
 
 
-async def test_image_of_the_driver_has_the_programs_it_calls(real_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
+async def test_image_of_the_driver_has_the_programs_it_calls(small_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
     checks = [f"{command} >/dev/null 2>&1 || echo no {command}" for command in CALLED.split("; ")]
     opening = "qemu-storage-daemon --blockdev driver=rbd,node-name=a,pool=b,image=c,conf=/none 2>&1"
     script = "; ".join([*checks, f"{opening} | {{ read line; echo $line; }}", "cat /proc/self/comm"])
-    printed = await output_of(real_pods, loaded[ImageTarget.CSI], {"command": ["sh", "-c", script]})
+    printed = await output_of(small_pods, loaded[ImageTarget.CSI], {"command": ["sh", "-c", script]})
     refused, last = printed.splitlines()
     assert refused.endswith("error reading conf file /none: No such file or directory"), "the driver for RBD is there"
     assert last == "cat"
 
 
-async def test_bindings_of_ceph_and_grpc_work_in_the_image(real_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
+async def test_bindings_of_ceph_and_grpc_work_in_the_image(small_pods: Pods, loaded: dict[ImageTarget, str]) -> None:
     script = "import cephfs, grpc, rados, rbd; rados.Rados(rados_id='x').shutdown(); print(rbd.RBD().version()[0], grpc.server)"
-    printed = await output_of(real_pods, loaded[ImageTarget.CSI], {"command": ["python", "-c", script]})
+    printed = await output_of(small_pods, loaded[ImageTarget.CSI], {"command": ["python", "-c", script]})
     assert re.match(r"1 <function server", printed)
 
 

@@ -1,4 +1,4 @@
-"""The CSI driver registers itself with a real kubelet, and again after a restart of either."""
+"""The CSI driver registers itself with a kubelet, and again after a restart of either."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def registered(lab: Lab) -> list[dict[str, Any]]:
     return drivers
 
 
-def test_driver_is_registered_after_restarts_of_driver_and_kubelet(real_lab: Lab) -> None:
-    with driver(real_lab) as first:
+def test_driver_is_registered_after_restarts_of_driver_and_kubelet(small_lab: Lab) -> None:
+    with driver(small_lab) as first:
         first.wait_ready()
-        (entry,) = registered(real_lab)
+        (entry,) = registered(small_lab)
         assert (entry["name"], entry["nodeID"]) == (CSI_DRIVER, NODE)
         first.signal(signal.SIGKILL)
         first.end()
-    with driver(real_lab) as second:
+    with driver(small_lab) as second:
         second.wait_ready()
         assert second.events.count(REGISTERED) == 1
-        (kubelet,) = real_nodes.units(real_lab.directory, NODE, ["kubelet"])
+        (kubelet,) = real_nodes.units(small_lab.directory, NODE, ["kubelet"])
         os.kill(kubelet.pid, signal.SIGKILL)
         wait_for(lambda: second.events.count(REGISTERED) == 2)
-        assert [entry["name"] for entry in registered(real_lab)] == [CSI_DRIVER]
+        assert [entry["name"] for entry in registered(small_lab)] == [CSI_DRIVER]
         second.signal(signal.SIGTERM)
         assert second.end() == 0
-    wait_for(lambda: registered(real_lab) == [])
+    wait_for(lambda: registered(small_lab) == [])

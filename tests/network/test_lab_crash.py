@@ -1,47 +1,115 @@
-"""Crashes of a lab with namespace nodes: `down` removes its namespaces, links and processes."""
+"""Crashes of labs: `down` removes their namespaces, links, mounts, cgroups and processes, and leaves other labs alone."""
+
+from __future__ import annotations
 
 import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.lab.machine import Machine, until
+from support.lab.pods import IMAGE, SLEEPER
 from zonewise.kube.wire.errors import ConfigError
-from zonewise.lab import labs, state
+from zonewise.lab import labs, processes, state, status
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.decide.addresses import link_of
+from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.network import namespaces
-from zonewise.lab.state import LabOptions
+from zonewise.lab.nodes import cgroups, real_nodes
+from zonewise.lab.state import Lab, LabOptions
+from zonewise.lab.status import LabHealth
 
 NAME = f"crash-{os.getpid()}"
-UP = ("up", "--name", NAME, "--zones", "2", "--nodes", "1")
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "state")
-    yield machine
-    machine.run("down", "--all")
-    machine.assert_untouched()
+NODE = "zone-a-1"
+UP = ("up", "--name", NAME, "--zones", "1", "--nodes", "1", "--no-scheduler")
 
 
 def links() -> set[str]:
     return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-json", "link"]))}
 
 
-def test_down_after_a_killed_up_leaves_nothing(machine: Machine) -> None:
-    for moment in (0.4, 0.8, 1.2, 6.0):
-        with machine.start(*UP) as up:
-            time.sleep(moment)
-            up.kill()
-            up.communicate()
-        machine.run("down", "--name", NAME)
-        machine.assert_untouched()
+def network_laid(_directory: Path) -> object:
+    return namespaces.of_lab(NAME)
+
+
+def cgroups_made(_directory: Path) -> object:
+    return any((hierarchy.path / lab_cgroup(NAME)).exists() for hierarchy in cgroups.known())
+
+
+def log_exists(name: str) -> Callable[[Path], object]:
+    return lambda directory: processes.log_path(directory, name).exists()
+
+
+MOMENTS: dict[str, Callable[[Path], object]] = {
+    "its network is laid": network_laid,
+    "the API server starts": log_exists(Program.APISERVER),
+    "its cgroups are made": cgroups_made,
+    "a node's first process starts": log_exists(real_nodes.process_name(NODE)),
+    "containerd starts": log_exists(real_nodes.unit_name("containerd", NODE)),
+    "the kubelet starts": log_exists(real_nodes.unit_name("kubelet", NODE)),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+def test_down_after_a_killed_up_leaves_nothing(machine: Machine, moment: Callable[[Path], object]) -> None:
+    with machine.start(*UP) as up:
+        until(lambda: moment(machine.state / "labs" / NAME) or up.poll() is not None)
+        up.kill()
+        up.communicate()
+    machine.run("down", "--name", NAME)
+    machine.assert_untouched()
+
+
+def run_pod(directory: Path) -> None:
+    """A pod of whose processes and mounts only the node knows."""
+    plane = ControlPlane.attach(directory)
+    container = {"name": "main", "image": IMAGE, **SLEEPER}
+    body = {"metadata": {"name": "p"}, "spec": {"nodeName": NODE, "containers": [container]}}
+    plane.request("POST", "/api/v1/namespaces/default/pods", body)
+    until(lambda: plane.request("GET", "/api/v1/namespaces/default/pods/p")["status"]["phase"] == "Running")
+
+
+def node_units(directory: Path) -> list[int]:
+    return [unit.pid for unit in real_nodes.units(directory, NODE)]
+
+
+def parent_of_node(directory: Path) -> list[int]:
+    process = processes.find(directory, real_nodes.process_name(NODE))
+    assert process is not None
+    return [process.pid]
+
+
+VICTIMS: dict[str, Callable[[Path], list[int]]] = {
+    "nothing": lambda _directory: [],
+    "containerd and kubelet": node_units,
+    "what started a node's first process": parent_of_node,
+}
+
+
+@pytest.mark.parametrize("victims", VICTIMS.values(), ids=VICTIMS)
+def test_down_after_a_kill_leaves_nothing_but_the_other_lab(
+    machine: Machine, small_lab: Lab, victims: Callable[[Path], list[int]]
+) -> None:
+    directory = machine.state / "labs" / NAME
+    shown = json.loads(machine.run(*UP, "-o", "json"))
+    run_pod(directory)
+    assert machine.mounts() != []
+    assert machine.cgroups() != []
+    assert {link_of(shown["slot"]), link_of(small_lab.slot)} <= links()
+    for pid in victims(directory):
+        os.kill(pid, signal.SIGKILL)
+    machine.run("down", "--name", NAME)
+    machine.assert_untouched()
+    assert link_of(shown["slot"]) not in links()
+    assert status.of(small_lab).health is LabHealth.READY
+    assert namespaces.of_lab(small_lab.name)
 
 
 def test_tool_that_outlives_a_killed_up_does_nothing(machine: Machine, tmp_path: Path) -> None:
@@ -62,14 +130,11 @@ def test_tool_that_outlives_a_killed_up_does_nothing(machine: Machine, tmp_path:
 
 def test_lab_name_is_unique_on_the_machine(machine: Machine, tmp_path: Path) -> None:
     """With another state directory the namespaces are the same: the second lab must not remove the first one's."""
-    shown = json.loads(machine.run(*UP, "-o", "json"))
+    machine.run(*UP)
     second = Machine(tmp_path / "other")
     assert f"a lab '{NAME}' runs already" in second.run(*UP, code=1)
     assert second.processes() == []
-    assert machine.status(NAME).ready_nodes == 2
-    assert link_of(shown["slot"]) in links()
-    machine.run("down", "--name", NAME)
-    assert link_of(shown["slot"]) not in links()
+    assert machine.status(NAME).ready_nodes == 1
 
 
 def test_lab_keeps_running_when_its_demo_fails(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,5 +170,4 @@ def test_interrupted_up_removes_its_network(machine: Machine) -> None:
 
 
 def test_more_nodes_than_addresses_is_refused_before_start(machine: Machine) -> None:
-    assert "room for 63 namespace nodes" in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)
-    machine.assert_untouched()
+    assert "room for 63 " in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)

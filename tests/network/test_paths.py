@@ -26,7 +26,7 @@ from zonewise.objects import NODES
 
 async def test_pod_reaches_another_zone_unless_it_is_cut(shaped_lab: Lab, pods: Pods) -> None:
     near, neighbour, far = await asyncio.gather(
-        pods.shop("near", "zone-a-1"), pods.shop("mate", "zone-a-2"), pods.shop("far", "zone-b-1")
+        pods.serve("near", "zone-a-1"), pods.serve("mate", "zone-a-2"), pods.serve("far", "zone-b-1")
     )
     inside = pods.inside(near)
     for address in addresses(far) + addresses(neighbour):
@@ -43,7 +43,7 @@ async def test_pod_reaches_another_zone_unless_it_is_cut(shaped_lab: Lab, pods: 
 
 
 async def test_host_reaches_pods_and_pods_reach_the_api_server(pods: Pods, lab: Lab) -> None:
-    pod = await pods.shop("p", "zone-c-2")
+    pod = await pods.serve("p", "zone-c-2")
     for address in addresses(pod):
         with socket.create_connection((address, 8080), 30):
             pass
@@ -52,7 +52,7 @@ async def test_host_reaches_pods_and_pods_reach_the_api_server(pods: Pods, lab: 
 
 
 async def test_nodes_of_a_cut_zone_become_unready_and_recover(shaped_lab: Lab, pods: Pods) -> None:
-    await pods.shop("victim", "zone-c-1")
+    await pods.serve("victim", "zone-c-1")
 
     async def unready() -> bool:
         return all([await _ready(pods, node) == "Unknown" for node in ("zone-c-1", "zone-c-2")])
@@ -122,7 +122,7 @@ def _drain(receiver: socket.socket, patience_seconds: float) -> int:
 
 async def test_latency_is_added_each_way_and_removed(shaped_lab: Lab, pods: Pods) -> None:
     near, far, third = await asyncio.gather(
-        pods.shop("near", "zone-a-1"), pods.shop("far", "zone-b-2"), pods.shop("other", "zone-c-2")
+        pods.serve("near", "zone-a-1"), pods.serve("far", "zone-b-2"), pods.serve("other", "zone-c-2")
     )
     inside = pods.inside(near)
     nodes.shape(shaped_lab, "zone-b", "zone-a", 40, 0)

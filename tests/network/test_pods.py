@@ -1,243 +1,294 @@
-"""Pods on namespace nodes behave as with a kubelet: start, probes, restarts, termination, and status."""
+"""Nodes and their pods: logs, exec, volumes, tokens, probes, traffic, limits, images, and killed programs of a node."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import signal
+import ssl
 import subprocess
-import sys
+import urllib.error
+import urllib.request
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.lab.pods import SHOP_PORT, Json, Pods, addresses, eventually, fetch, main_status
-from zonewise.errors import UsageError
-from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import nodes
-from zonewise.objects import CONFIG_MAPS, ENDPOINT_SLICES, SERVICES
+from support.lab.kubectl import Kubectl, fetched
+from support.lab.machine import ZONEWISE
+from support.lab.pods import IMAGE, PORT, SERVER, SLEEPER, Json, Pods, addresses, eventually, main_status
+from zonewise.api.names import REGION, ZONE
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import status
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.decide import oci_image
+from zonewise.lab.decide.node_labels import RACK
+from zonewise.lab.nodes import image_store, images, nodes, real_nodes
+from zonewise.lab.state import Lab, LabOptions
+from zonewise.lab.status import LabHealth
 
-# Reports SIGTERM; the short sleeps let the shell handle the signal at once.
-POLITE = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-STUBBORN = "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done"
-
-
-def shell(script: str, **more: Any) -> Json:
-    return {"command": ["sh", "-c", script], **more}
-
-
-def terminated(pod: Json) -> Json:
-    state: Json = main_status(pod)["state"].get("terminated", {})
-    return state
+FIRST, SECOND = "zone-a-1", "zone-b-1"
 
 
-async def test_pod_gets_its_name_node_and_addresses(pods: Pods) -> None:
-    script = 'echo "$NAME $NODE $IP $HOSTNAME $KUBERNETES_SERVICE_HOST $(NODE) end"; exec sleep 3600'
-    fields = {"NAME": "metadata.name", "NODE": "spec.nodeName", "IP": "status.podIP"}
-    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
-    await pods.create("who", "zone-b-2", shell(script, env=env))
-    pod = await pods.ready("who")
-    await pods.logged("who", "end")
-    host = str(nodes.plan_of(pods.lab).host.v4)
-    assert pods.log("who").split() == ["who", "zone-b-2", addresses(pod)[0], "who", host, "zone-b-2", "end"]
-    assert pod["status"]["hostIP"] == str(pods.node("zone-b-2").address.v4)
-    assert pod["metadata"]["labels"].get("topology.kubernetes.io/zone", "zone-b") == "zone-b"
+def test_nodes_are_ready_with_labels_and_pod_ranges(small_lab: Lab) -> None:
+    listed = ControlPlane.attach(small_lab.directory).request("GET", "/api/v1/nodes")["items"]
+    assert [node["metadata"]["name"] for node in listed] == [FIRST, SECOND]
+    for node, plan in zip(listed, nodes.plan_of(small_lab).nodes, strict=True):
+        labels = node["metadata"]["labels"]
+        assert (labels[ZONE], labels[REGION], labels[RACK]) == (plan.zone, "lab", plan.rack)
+        assert node["spec"]["podCIDRs"] == [str(prefix) for prefix in plan.pods]
+        assert node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
+        known = [entry["address"] for entry in node["status"]["addresses"] if entry["type"] == "InternalIP"]
+        assert known == [str(address) for address in plan.address]
+    report = status.of(small_lab)
+    assert [(zone.namespace_nodes, zone.ready_nodes) for zone in report.zones] == [(1, 1), (1, 1)]
+    running = {process.name for process in report.processes if process.running and process.memory_bytes}
+    assert {f"{unit}-{node}" for unit in ("containerd", "kubelet") for node in (FIRST, SECOND)} <= running
 
 
-async def test_readiness_probe_sets_endpoint_readiness(pods: Pods) -> None:
-    port = {"port": 80, "targetPort": SHOP_PORT}
-    await pods.client.create(
-        SERVICES, {"metadata": {"name": "s"}, "spec": {"selector": {"app": "s"}, "ports": [port]}}, pods.namespace
-    )
-    quick = {"httpGet": {"path": "/healthz", "port": SHOP_PORT}, "periodSeconds": 1, "failureThreshold": 1}
-    pod = await pods.shop("s", "zone-a-2", {"readinessProbe": quick}, labels={"app": "s"})
-
-    async def is_ready(expected: bool) -> bool:
-        slices = await pods.client.list(ENDPOINT_SLICES, pods.namespace)
-        return [e.conditions.ready for s in slices.items for e in s.endpoints or ()] == [expected]
-
-    await eventually(lambda: is_ready(True), "the endpoint is ready")
-    fetch(pods.inside(pod), f"http://127.0.0.1:{SHOP_PORT}/fail")
-    await eventually(lambda: is_ready(False), "the endpoint is not ready")
-    fetch(pods.inside(pod), f"http://127.0.0.1:{SHOP_PORT}/recover")
-    await eventually(lambda: is_ready(True), "the endpoint is ready again")
-    assert main_status(await pods.get("s"))["restartCount"] == 0
+async def test_pod_has_logs_exec_files_and_a_forwarded_port(small_pods: Pods, tmp_path: Path) -> None:
+    kubectl = Kubectl(small_pods.lab, small_pods.namespace)
+    await small_pods.serve("one", FIRST)
+    assert kubectl.run("logs", "one") == "serving\n"
+    assert kubectl.inside("one", "hostname; id -u") == "one\n0\n"
+    (tmp_path / "file").write_text("copied")
+    kubectl.run("cp", str(tmp_path / "file"), "one:/tmp/file")
+    assert kubectl.inside("one", "cat /tmp/file") == "copied"
+    with kubectl.forwarded("one", PORT) as port:
+        assert fetched(port) == "one\n"
 
 
-async def test_liveness_restarts_and_startup_delays_other_probes(pods: Pods) -> None:
-    alive = {"exec": {"command": ["test", "-e", "alive"]}, "periodSeconds": 1, "failureThreshold": 2}
-    started = {"exec": {"command": ["test", "-e", "begun"]}, "periodSeconds": 1, "failureThreshold": 100}
-    listening = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
-    script = (
-        "touch alive; if [ ! -e again ]; then touch again; sleep 2; fi; touch begun; exec python -m http.server 8080"
-    )
-    probes = {"livenessProbe": alive, "startupProbe": started, "readinessProbe": listening}
-    await pods.create("live", "zone-a-1", shell(script, **probes), terminationGracePeriodSeconds=1)
-    pod = await pods.ready("live")
-    assert main_status(pod)["restartCount"] == 0, "the startup probe must delay the liveness probe"
-    _pod_file(pods, "live", "alive").unlink()
-    await pods.when("live", lambda pod: main_status(pod)["restartCount"] == 1, "was restarted")
-    await pods.ready("live")
+async def test_pod_has_config_maps_token_and_shared_scratch_space(small_pods: Pods) -> None:
+    plane = ControlPlane.attach(small_pods.lab.directory)
+    namespace = f"/api/v1/namespaces/{small_pods.namespace}"
+    plane.request("POST", f"{namespace}/configmaps", {"metadata": {"name": "settings"}, "data": {"colour": "green"}})
+    mounts = [{"name": "settings", "mountPath": "/settings"}, {"name": "scratch", "mountPath": "/scratch"}]
+    sleeping = {**SLEEPER, "image": IMAGE, "volumeMounts": mounts}
+    volumes = [{"name": "settings", "configMap": {"name": "settings"}}, {"name": "scratch", "emptyDir": {}}]
+    second = {**sleeping, "name": "second"}
+    body = {"nodeName": FIRST, "containers": [{**sleeping, "name": "main"}, second], "volumes": volumes}
+    plane.request("POST", f"{namespace}/pods", {"metadata": {"name": "two"}, "spec": body})
+    await small_pods.ready("two")
+    kubectl = Kubectl(small_pods.lab, small_pods.namespace)
+    kubectl.inside("two", "cat /settings/colour >/scratch/colour")
+    assert kubectl.inside("two", "cat /scratch/colour", "second") == "green"
+    token = kubectl.inside("two", "cat /var/run/secrets/kubernetes.io/serviceaccount/token")
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    answer = plane.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
+    assert answer["user"]["username"] == f"system:serviceaccount:{small_pods.namespace}:default"
+    assert answer["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["two"]
 
 
-def _pod_file(pods: Pods, pod: str, name: str) -> Path:
-    return nodes.log_path(pods.lab, f"{pods.namespace}/{pod}").parents[1] / name
-
-
-async def test_crash_is_restarted_at_once_then_backed_off(pods: Pods) -> None:
-    await pods.create("crash", "zone-c-1", shell("echo run; exit 3"))
-
-    def backing_off(pod: Json) -> bool:
-        return main_status(pod)["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
-
-    pod = await pods.when("crash", backing_off, "backs off")
-    assert main_status(pod)["restartCount"] == 1
-    assert main_status(pod)["lastState"]["terminated"]["exitCode"] == 3
-    assert pod["status"]["phase"] == "Running"
-    await pods.when("crash", lambda pod: main_status(pod)["restartCount"] == 2, "is restarted after the back-off")
-    await pods.logged("crash", "run\n" * 3)
-
-
-async def test_completed_pods_report_phase_exit_code_and_restarts(pods: Pods) -> None:
-    await asyncio.gather(
-        pods.create("well", "zone-a-1", shell("exit 0"), restartPolicy="Never"),
-        pods.create("badly", "zone-a-2", shell("exit 5"), restartPolicy="Never"),
-        pods.create("killed", "zone-b-1", shell("kill -9 $$$$"), restartPolicy="Never"),
-        pods.create("at-last", "zone-b-2", shell("[ -e once ] || { touch once; exit 1; }"), restartPolicy="OnFailure"),
-    )
-    outcomes = {}
-    for name in ("well", "badly", "killed", "at-last"):
-        pod = await pods.when(name, lambda pod: pod["status"]["phase"] in {"Succeeded", "Failed"}, "has ended")
-        outcomes[name] = (pod["status"]["phase"], terminated(pod)["exitCode"], main_status(pod)["restartCount"])
-    assert outcomes == {
-        "well": ("Succeeded", 0, 0),
-        "badly": ("Failed", 5, 0),
-        "killed": ("Failed", 137, 0),
-        "at-last": ("Succeeded", 0, 1),
+async def test_pods_reach_each_other_across_nodes_and_by_service(small_pods: Pods) -> None:
+    plane = ControlPlane.attach(small_pods.lab.directory)
+    service = {
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": PORT}]},
     }
-    await pods.released(await pods.get("well"))
+    made = plane.request("POST", f"/api/v1/namespaces/{small_pods.namespace}/services", service)
+    for name, node in (("here", FIRST), ("there", SECOND)):
+        await small_pods.create(name, node, SERVER, labels={"app": "web"})
+    await small_pods.ready("here")
+    there = await small_pods.ready("there")
+    v4, v6 = addresses(there)
+    plan = small_pods.node(SECOND)
+    assert there["status"]["hostIP"] == str(plan.address.v4)
+    assert IPv4Address(v4) in plan.pods.v4
+    assert IPv6Address(v6) in plan.pods.v6
+    kubectl = Kubectl(small_pods.lab, small_pods.namespace)
+    assert kubectl.inside("here", f"wget -qO- http://{v4}:{PORT}/") == "there\n"
+    assert kubectl.inside("here", f"wget -qO- 'http://[{v6}]:{PORT}/'") == "there\n"
+
+    async def answers() -> bool:
+        script = f"for i in $(seq 20); do timeout 3 wget -qO- http://{made['spec']['clusterIP']}/; done"
+        return set(kubectl.inside("here", f"{script} || true").split()) == {"here", "there"}
+
+    assert await eventually(answers, "both endpoints of the Service answer")
 
 
-async def test_init_containers_run_in_order_before_main(pods: Pods) -> None:
-    inits = [{"name": f"i{n}", "image": "none", **shell(f"sleep 0.2; echo i{n} >> order")} for n in (1, 2)]
-    await pods.create(
-        "ordered", "zone-c-2", shell("echo main >> order; cat order; exec sleep 3600"), initContainers=inits
-    )
-    await pods.ready("ordered")
-    await pods.logged("ordered", "main")
-    assert pods.log("ordered").split() == ["i1", "i2", "main"]
-
-
-async def test_pod_that_stops_on_sigterm_is_removed_at_once(pods: Pods) -> None:
-    await pods.create("polite", "zone-a-1", shell(POLITE), terminationGracePeriodSeconds=600)
-    pod = await pods.ready("polite")
-    await pods.logged("polite", "up")
-    await pods.delete("polite")
-    await pods.gone("polite")
-    assert not namespaces.path(pods.inside(pod)).exists()
-
-
-async def test_pod_that_ignores_sigterm_is_killed_after_its_grace(pods: Pods) -> None:
-    await pods.create("stubborn", "zone-b-1", shell(STUBBORN), terminationGracePeriodSeconds=3)
-    pod = await pods.ready("stubborn")
-    await pods.logged("stubborn", "up")
-    await pods.delete("stubborn")
-    await pods.logged("stubborn", "asked")
-    terminating = await pods.get("stubborn")
-    assert "deletionTimestamp" in terminating["metadata"]
-    assert "running" in main_status(terminating)["state"], "it keeps running while it terminates"
-    assert namespaces.pids_in([pods.inside(pod)])
-    await pods.gone("stubborn")
-    assert namespaces.pids_in([pods.inside(pod)]) == []
-
-
-async def test_pre_stop_hook_runs_before_sigterm(pods: Pods) -> None:
-    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked >> order"]}}}
-    script = "trap 'echo asked >> order' TERM; while [ ! -e order ] || [ $(wc -l < order) -lt 2 ]; do sleep 0.1; done; cat order; exec sleep 3600"
-    await pods.create("hooked", "zone-a-2", shell(script, lifecycle=hook), terminationGracePeriodSeconds=5)
-    await pods.ready("hooked")
-    await pods.delete("hooked")
-    await pods.logged("hooked", "hooked\nasked\n")
-    await pods.gone("hooked")
-
-
-async def test_forced_deletion_leaves_nothing_behind(pods: Pods) -> None:
-    pod = await pods.shop("forced", "zone-c-1")
-    await pods.delete("forced", grace_seconds=0)
-    await pods.released(pod)
-
-
-async def test_containers_that_cannot_start_report_the_reason(pods: Pods) -> None:
-    key = {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "k"}}}
-    await asyncio.gather(
-        pods.create("empty", "zone-a-1", {}),
-        pods.create("unknown", "zone-a-1", {"command": ["no-such-program"]}),
-        pods.create("early", "zone-a-1", shell("echo $K; exec sleep 3600", env=[key])),
-    )
-
-    def waits_for(reason: str) -> Any:
-        return lambda pod: main_status(pod)["state"].get("waiting", {}).get("reason") == reason
-
-    await pods.when("empty", waits_for("NoCommand"), "reports a missing command")
-    unknown = await pods.when("unknown", waits_for("CreateContainerConfigError"), "reports the configuration error")
-    assert "no command 'no-such-program' on this machine" in main_status(unknown)["state"]["waiting"]["message"]
-    await pods.when("early", waits_for("CreateContainerConfigError"), "waits for its config map")
-    await pods.client.create(CONFIG_MAPS, {"metadata": {"name": "later"}, "data": {"k": "value"}}, pods.namespace)
-    await pods.ready("early")
-    await pods.logged("early", "value")
-
-
-async def test_config_map_and_empty_dir_volumes_are_mounted(pods: Pods) -> None:
-    await pods.client.create(
-        CONFIG_MAPS, {"metadata": {"name": "files"}, "data": {"greeting": "hello"}}, pods.namespace
-    )
-    volumes = [{"name": "files", "configMap": {"name": "files"}}, {"name": "scratch", "emptyDir": {}}]
-    mounts = [{"name": "files", "mountPath": "/etc/files"}, {"name": "scratch", "mountPath": "/scratch"}]
-    script = "cp etc/files/greeting scratch/copy; cat scratch/copy; exec sleep 3600"
-    await pods.create("files", "zone-b-1", shell(script, volumeMounts=mounts), volumes=volumes)
-    await pods.ready("files")
-    await pods.logged("files", "hello")
-
-
-async def test_host_network_pod_has_the_nodes_address(pods: Pods) -> None:
-    pod = await pods.shop(
-        "host", "zone-b-2", {"env": [{"name": "PORT", "value": "18080"}], "readinessProbe": None}, hostNetwork=True
-    )
-    assert addresses(pod) == [str(address) for address in pods.node("zone-b-2").address]
-
-    async def responds() -> bool:
-        try:
-            return fetch(pods.node("zone-a-1").namespace, f"http://{addresses(pod)[0]}:18080/") == {
-                "pod": "",
-                "node": "",
-                "zone": "",
-            }
-        except OSError:
-            return False
-
-    await eventually(responds, "the pod answers at the node's address")
-    await pods.delete("host")
-    await pods.gone("host")
-
-
-async def test_commands_run_inside_pods_and_nodes(pods: Pods) -> None:
-    await pods.create("inner", "zone-c-2", shell("echo here; exec sleep 3600"))
-    pod = await pods.ready("inner")
-    await pods.logged("inner", "here")
-
-    def ip_addresses(target: str) -> str:
-        argv = nodes.exec_argv(pods.lab, target, ["ip", "-o", "addr"])
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+async def test_lab_exec_and_logs_reach_pods_and_nodes(small_pods: Pods) -> None:
+    lab = small_pods.lab
+    pod = await small_pods.serve("inner", FIRST)
+    name = f"{small_pods.namespace}/inner"
 
     def zonewise(*arguments: str) -> str:
-        argv = [Path(sys.executable).with_name("zonewise"), "lab", *arguments]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+        return subprocess.run([ZONEWISE, "lab", *arguments], check=True, capture_output=True, text=True).stdout
 
-    name = f"{pods.namespace}/inner"
-    assert f"{addresses(pod)[0]}/32" in ip_addresses(name)
-    assert f"{addresses(pod)[0]}/32" in zonewise("exec", "--name", pods.lab.name, name, "--", "ip", "-o", "addr")
-    assert zonewise("logs", "--name", pods.lab.name, name) == "here\n"
-    assert f"{pods.node('zone-c-2').address.v4}/24" in ip_addresses("zone-c-2")
-    with pytest.raises(UsageError, match=r"no pod default/absent .*the namespace nodes are zone-a-1, zone-a-2, "):
-        nodes.exec_argv(pods.lab, "absent", ["true"])
-    with pytest.raises(UsageError, match="no container 'x', only main"):
-        nodes.log_path(pods.lab, f"{pods.namespace}/inner", "x")
+    assert f"inet {addresses(pod)[0]}/" in zonewise("exec", "--name", lab.name, name, "--", "ip", "-o", "addr")
+    assert zonewise("logs", "--name", lab.name, name) == "serving\n"
+    assert f"inet {small_pods.node(FIRST).address.v4}/24" in zonewise(
+        "exec", "--name", lab.name, FIRST, "--", "ip", "-o", "addr"
+    )
+
+
+def ask_kubelet(address: IPv4Address, authority: Path, token: str = "") -> int:
+    """HTTP status of a GET of the kubelet's pods; the certificate must be the lab's."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"https://{address}:10250/pods", headers=headers)
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with urllib.request.urlopen(request, timeout=30, context=context) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_kubelet_refuses_anonymous_users_and_those_without_the_right(small_lab: Lab) -> None:
+    plane = ControlPlane.attach(small_lab.directory)
+    address = nodes.plan_of(small_lab).node(FIRST).address.v4
+    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = plane.request("POST", path, request)["status"]["token"]
+    assert ask_kubelet(address, plane.ca_path) == 401
+    assert ask_kubelet(address, plane.ca_path, "no token") == 401
+    assert ask_kubelet(address, plane.ca_path, token) == 403
+    assert "pods" in plane.request("GET", f"/api/v1/nodes/{FIRST}/proxy/stats/summary")
+
+
+async def test_limits_are_enforced_in_the_cgroup_of_the_node(small_pods: Pods) -> None:
+    limited = {"command": ["sh", "-c", "tail /dev/zero"], "resources": {"limits": {"memory": "24Mi"}}}
+    await small_pods.create("greedy", FIRST, limited, restartPolicy="Never")
+    pod = await small_pods.when("greedy", lambda pod: pod["status"]["phase"] == "Failed", "has failed")
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+def places_with(mark: str) -> list[str]:
+    return [place for place in ("etc", "var", "run", "tmp", "usr") if Path("/", place, mark).exists()]
+
+
+async def test_files_written_to_the_node_stay_off_the_machine(small_pods: Pods) -> None:
+    mark = f"{small_pods.namespace}-mark"
+    script = f"for place in /host/etc /host/var /host/run /host/tmp; do echo x >$place/{mark}; done; echo x >/host/usr/{mark}; sleep 3600"
+    writing = {
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+        "securityContext": {"privileged": True},
+    }
+    await small_pods.create("writer", FIRST, writing, volumes=[{"name": "host", "hostPath": {"path": "/"}}])
+    await small_pods.ready("writer")
+    kubectl = Kubectl(small_pods.lab, small_pods.namespace)
+    assert kubectl.inside("writer", f"cd /host; ls */{mark}").split() == [
+        f"{p}/{mark}" for p in ("etc", "run", "tmp", "var")
+    ]
+    assert places_with(mark) == []
+
+
+async def test_mounts_of_one_pod_reach_another_through_the_node(small_pods: Pods) -> None:
+    """As a storage driver's do."""
+    path = "/var/lib/kubelet/plugins/example"
+    volumes = [{"name": "shared", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]
+
+    def container(propagation: str, script: str) -> Json:
+        mount = {"name": "shared", "mountPath": "/shared", "mountPropagation": propagation}
+        rights = {"privileged": propagation == "Bidirectional"}
+        return {"command": ["sh", "-c", script], "volumeMounts": [mount], "securityContext": rights}
+
+    script = (
+        "mkdir -p /shared/point && mount -t tmpfs none /shared/point && echo mounted >/shared/point/file; sleep 3600"
+    )
+    await small_pods.create("reader", FIRST, container("HostToContainer", "sleep 3600"), volumes=volumes)
+    await small_pods.ready("reader")
+    await small_pods.create("driver", FIRST, container("Bidirectional", script), volumes=volumes)
+    await small_pods.ready("driver")
+    kubectl = Kubectl(small_pods.lab, small_pods.namespace)
+
+    async def seen() -> bool:
+        return kubectl.inside("reader", "cat /shared/point/file || true") == "mounted\n"
+
+    assert await eventually(seen, "the mount is seen")
+    assert path not in Path("/proc/self/mountinfo").read_text()  # noqa: ASYNC240 - a file of the kernel
+
+
+async def test_pod_in_the_nodes_namespaces_sees_only_the_node(small_pods: Pods) -> None:
+    await small_pods.create("host", FIRST, SLEEPER, hostPID=True, hostNetwork=True)
+    await small_pods.ready("host")
+    shown = Kubectl(small_pods.lab, small_pods.namespace).inside("host", "hostname; cat /proc/1/cmdline; ip -o addr")
+    plan = nodes.plan_of(small_pods.lab).node(FIRST)
+    assert shown.startswith(f"{FIRST}\n")
+    assert "zonewise.lab.nodes.node_init" in shown
+    assert f"inet {plan.address.v4}/" in shown
+
+
+def in_node(lab: Lab, node: str, *argv: str) -> str:
+    return subprocess.run(nodes.exec_argv(lab, node, argv), capture_output=True, text=True, check=True).stdout
+
+
+async def test_nodes_share_images_but_no_change_to_them(small_pods: Pods) -> None:
+    lab, kubectl = small_pods.lab, Kubectl(small_pods.lab, small_pods.namespace)
+    await small_pods.create("writer", FIRST, SLEEPER)
+    await small_pods.ready("writer")
+    kubectl.inside("writer", "echo changed >/etc/passwd; echo x >/bin/mark; rm /bin/ls")
+    await small_pods.delete("writer", grace_seconds=0)
+    in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "rm", "--sync", images.BUSYBOX)
+    try:
+        assert images.BUSYBOX not in in_node(lab, FIRST, "ctr", "-n", images.NAMESPACE, "images", "ls", "-q").split()
+        await small_pods.create("reader", SECOND, SLEEPER)
+        await small_pods.ready("reader")
+        assert kubectl.inside("reader", "ls -d /bin/ls /bin/mark 2>/dev/null || true") == "/bin/ls\n"
+        assert kubectl.inside("reader", "cat /etc/passwd").startswith("root:")
+        assert not list(image_store.directory().glob("*/*/snapshots/*/fs/bin/mark"))
+    finally:
+        nodes.load_image(lab, lab.directory / "images" / "busybox.tar")
+    await small_pods.create("again", FIRST, SLEEPER)
+    await small_pods.ready("again")
+
+
+def write_greeting(archive: Path, name: str) -> None:
+    busybox = Path("/bin/busybox").read_bytes()
+    files = oci_image.ImageFiles(programs={"bin/busybox": busybox}, links={"bin/sh": "busybox"})
+    archive.write_bytes(oci_image.archive(name, files, {"Cmd": ["/bin/sh", "-c", "echo greetings"]}, "amd64"))
+
+
+async def test_loaded_image_runs_on_every_node(small_pods: Pods, tmp_path: Path) -> None:
+    name, archive = "example.test/greeting:v1", tmp_path / "greeting.tar"
+    write_greeting(archive, name)
+    assert nodes.load_image(small_pods.lab, archive) == [name]
+    for node in (FIRST, SECOND):
+        await small_pods.create(node, node, {"image": name}, restartPolicy="Never")
+        await small_pods.when(node, lambda pod: pod["status"]["phase"] == "Succeeded", "has succeeded")
+        assert Kubectl(small_pods.lab, small_pods.namespace).run("logs", node) == "greetings\n"
+
+
+def test_load_reports_what_is_no_image(small_lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no file"):
+        nodes.load_image(small_lab, tmp_path / "missing.tar")
+    (tmp_path / "text").write_text("no archive")
+    with pytest.raises(ZonewiseError, match="could not be loaded"):
+        nodes.load_image(small_lab, tmp_path / "text")
+
+
+def test_load_needs_nodes(tmp_path: Path) -> None:
+    without = Lab(name="x", directory=tmp_path, slot=0, binaries=tmp_path, options=LabOptions())
+    with pytest.raises(UsageError, match="no nodes"):
+        nodes.load_image(without, tmp_path / "any.tar")
+
+
+def pid_of(lab: Lab, unit: str) -> int:
+    return real_nodes.units(lab.directory, FIRST, [unit])[0].pid
+
+
+@pytest.mark.parametrize("unit", [*real_nodes.UNITS, real_nodes.KUBE_PROXY])
+async def test_killed_program_is_replaced_and_its_pods_go_on(small_pods: Pods, unit: str) -> None:
+    lab = small_pods.lab
+    await small_pods.create("sleeper", FIRST, SLEEPER)
+    before = main_status(await small_pods.ready("sleeper"))
+    killed = pid_of(lab, unit)
+    os.kill(killed, signal.SIGKILL)
+
+    async def replaced() -> bool:
+        return pid_of(lab, unit) not in (0, killed)
+
+    assert await eventually(replaced, f"{unit} runs again")
+
+    async def answers() -> bool:
+        return Kubectl(lab, small_pods.namespace).succeeds("exec", "sleeper", "--", "true")
+
+    assert await eventually(answers, "exec works again")
+    await small_pods.create("next", FIRST, SLEEPER)
+    await small_pods.ready("next")
+    after = main_status(await small_pods.ready("sleeper"))
+    assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
+
+    async def ready() -> bool:
+        return status.of(lab).health is LabHealth.READY
+
+    assert await eventually(ready, "the lab is ready again")

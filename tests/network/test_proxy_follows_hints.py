@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from support.lab.machine import ZONEWISE
-from support.lab.pods import SHOP_PORT, Pods, eventually, fetch
+from support.lab.pods import PORT, Pods, eventually, fetch
 from support.process import Program as Process
 from support.slices.overlay import WebhookProcess
 from zonewise.api.names import PADDING, SAME_ZONE, STARTING_THRESHOLD
@@ -66,7 +66,7 @@ def namespace(lab: Lab) -> Iterator[str]:
 async def _start_pods(lab: Lab, namespace: str) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
         pods = Pods(lab, client, namespace)
-        await asyncio.gather(*(pods.shop(name, node, labels={"app": "back"}) for name, node in PODS.items()))
+        await asyncio.gather(*(pods.serve(name, node, labels={"app": "back"}) for name, node in PODS.items()))
 
 
 @pytest.fixture
@@ -156,12 +156,12 @@ async def _delete_an_endpoint(backends: Pods, required: str, preferred: str) -> 
         backends, preferred, lambda reached: all(reached.values()) and set.union(*reached.values()) == remaining
     )
     await backends.gone("c-1")
-    await backends.shop("c-1", PODS["c-1"], labels={"app": "back"})
+    await backends.serve("c-1", PODS["c-1"], labels={"app": "back"})
 
 
 async def _service(backends: Pods, name: str, annotations: dict[str, str]) -> str:
     """Create a Service and return its ClusterIP."""
-    spec = {"selector": {"app": "back"}, "ports": [{"port": 80, "targetPort": SHOP_PORT}]}
+    spec = {"selector": {"app": "back"}, "ports": [{"port": 80, "targetPort": PORT}]}
     body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
     return (await backends.client.create(SERVICES, body, backends.namespace)).spec.cluster_ip
 
@@ -210,7 +210,7 @@ async def _explained(backends: Pods, address: str) -> PodsByZone:
 def _responding_pods(inside: str, address: str) -> Iterator[str]:
     for _ in range(CONNECTIONS):
         try:
-            yield fetch(inside, f"http://{address}/")["pod"]
+            yield fetch(inside, f"http://{address}/")
         except OSError:
             return
 

@@ -22,7 +22,7 @@ from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.demo import installed, zone_answers
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import cgroups, loop_devices, nodes
-from zonewise.lab.state import Lab, LabOptions, NodeKind
+from zonewise.lab.state import Lab, LabOptions
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
@@ -58,7 +58,6 @@ def tour(dead_devices: set[str]) -> Iterator[Lab]:
         demo=True,
         zonewise=True,
         ceph=True,
-        node_kind=NodeKind.REAL,
     )
     try:
         yield labs.up(name, options, lambda _step: None)

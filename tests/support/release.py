@@ -58,15 +58,10 @@ def first_release(directory: Path) -> Release | None:
         tar.extractall(directory, filter="tar")
     assert (directory / _SPEC / "csi.proto").read_bytes() == (ROOT / _SPEC / "csi.proto").read_bytes()
     shutil.copy(ROOT / _SPEC / "csi_pb2.py", directory / _SPEC)  # generated when a wheel is built
-    return Release("0.1", _launcher(directory, directory), directory / "deploy")
+    return Release("0.1", _launcher(directory), directory / "deploy")
 
 
-def present_release(directory: Path) -> Release:
-    """For processes without this one's environment."""
-    return Release(PRESENT.name, _launcher(directory, ROOT), PRESENT.manifests)
-
-
-def _launcher(directory: Path, root: Path) -> Path:
+def _launcher(directory: Path) -> Path:
     launcher = directory / "zonewise"
-    launcher.write_text(_LAUNCHER.format(sources=str(root / "src")))
+    launcher.write_text(_LAUNCHER.format(sources=str(directory / "src")))
     return launcher

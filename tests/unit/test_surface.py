@@ -56,7 +56,6 @@ STORED: Mapping[str, Collection[str]] = {
     "budget status": ("observedGeneration", "allowedByDomain", "charges", "departures"),
     "lab record": ("slot", "binaries", "options", "phase"),
     "lab record of Ceph": ("store", "fsid"),
-    "lab record of a container": ("crashes", "restarts", "tallies"),
     "lab record of shaping": ("cut", "paths"),
     "lab record of the control plane": ("settings", "layout"),
     "simulator checkpoint": ("number", "inputs", "sums"),

@@ -33,9 +33,9 @@ Example:
 def lab() -> None:
     """A real multi-zone Kubernetes cluster on this machine.
 
-    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of your user. There are three kinds of
-    nodes: namespace nodes run pods as real processes with their own addresses (needs root), real nodes run them as
-    containers with kubelet and containerd (--node-kind real, needs root), and kwok nodes simulate pods, by the thousand.
+    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of your user. Nodes run pods in
+    containers, with kubelet and containerd, in a network of their own (needs root); kwok nodes simulate pods, by the
+    thousand.
     """
 
 
@@ -57,22 +57,12 @@ _kube_version = click.option(
 )
 
 
-_node_kind = click.option(
-    "--node-kind",
-    type=click.Choice(["namespace", "real"]),
-    default="namespace",
-    show_default=True,
-    help="real: kubelet, containerd and containers. namespace: pods are processes of this machine.",
-)
-
-
 @lab.command(epilog="Example: zonewise lab setup")
 @_kube_version
-@_node_kind
-def setup(kube_version: str, node_kind: str) -> None:
+def setup(kube_version: str) -> None:
     """Prepare this machine: install system packages and build the lab's programs, once.
 
-    `make setup` does the same. After an interruption, run it again to continue.
+    As root it also prepares what nodes need; `lab up` does that, too. After an interruption, run it again to continue.
     """
     from zonewise.lab.build import setup as preparation
     from zonewise.lab.build.binaries import DEFAULT_VERSION
@@ -81,8 +71,8 @@ def setup(kube_version: str, node_kind: str) -> None:
     reporter = ProgressReporter(sys.stderr)
     try:
         preparation.run(kube_version or DEFAULT_VERSION, reporter)
-        if node_kind == "real":
-            preparation.prepare_real_nodes(reporter)
+        if os.geteuid() == 0:
+            preparation.prepare_nodes(reporter)
     finally:
         reporter.close()
 
@@ -90,8 +80,8 @@ def setup(kube_version: str, node_kind: str) -> None:
 @lab.command(
     epilog="""\b
 Examples:
-  zonewise lab up                                    three zones, two namespace nodes in each
-  zonewise lab up --node-kind real --demo --zonewise   with kubelet and containerd: pods are containers
+  zonewise lab up                                    three zones, two nodes in each
+  zonewise lab up --demo --zonewise                  with an application and Zonewise
   zonewise lab up --name big --nodes 0 --kwok-nodes 1000
   zonewise lab up --controllers '*,-endpointslice-controller' --kube-proxy
 """
@@ -101,7 +91,6 @@ Examples:
     "--zones", type=click.IntRange(0, 26), default=3, show_default=True, help="Number of zones; 0 for no nodes."
 )
 @click.option("--nodes", type=click.IntRange(0), default=None, help="Nodes per zone.  [default: 2 as root, else 0]")
-@_node_kind
 @click.option(
     "--kwok-nodes", type=click.IntRange(0), default=0, help="Total number of simulated nodes, spread over the zones."
 )
@@ -110,20 +99,19 @@ Examples:
     "--controllers", default="*", help="Value of kube-controller-manager's --controllers; '*,-name' for all but one."
 )
 @click.option("--no-scheduler", is_flag=True, help="Do not run kube-scheduler.")
-@click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace or real node.")
+@click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every node.")
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and print what to try.")
 @click.option("--ceph", is_flag=True, help="Also start a small real Ceph cluster with an OSD in every zone.")
 @click.option(
     "--zonewise",
     is_flag=True,
-    help="Also install Zonewise, as `zonewise install` does; on real nodes from its image, which is built first.",
+    help="Also install Zonewise, as `zonewise install` does, from its image, which is built first.",
 )
 @_output
 def up(
     name: str,
     zones: int,
     nodes: int | None,
-    node_kind: str,
     kwok_nodes: int,
     kube_version: str,
     controllers: str,
@@ -137,8 +125,8 @@ def up(
     """Start a cluster and wait until it is ready.
 
     If the lab runs already, nothing happens, or an error names the options that differ. Remains of a crashed lab are
-    removed first. Next to namespace nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods
-    that must really run are not scheduled there.
+    removed first. Beside other nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods that
+    must really run are not scheduled there.
     """
     from zonewise.lab import labs
     from zonewise.lab.build import build
@@ -146,7 +134,7 @@ def up(
     from zonewise.lab.build.binaries import DEFAULT_VERSION
     from zonewise.lab.decide import addresses
     from zonewise.lab.progress import ProgressReporter
-    from zonewise.lab.state import LabOptions, NodeKind
+    from zonewise.lab.state import LabOptions
 
     options = LabOptions(
         zones=addresses.zone_names(zones) if zones else (),
@@ -159,14 +147,13 @@ def up(
         demo=demo,
         zonewise=zonewise,
         ceph=ceph,
-        node_kind=NodeKind(node_kind),
     )
     labs.check(name, options)
     reporter = ProgressReporter(sys.stderr)
     try:
         build.ensure(options.version, reporter)
-        if options.has_real_nodes:
-            preparation.prepare_real_nodes(reporter)
+        if options.has_nodes:
+            preparation.prepare_nodes(reporter)
         running = labs.up(name, options, reporter.step, reporter)
     finally:
         reporter.close()
@@ -177,7 +164,7 @@ def _nodes_per_zone(zones: int, nodes: int | None) -> int:
     if nodes is not None:
         return nodes if zones else 0
     if zones and os.geteuid() != 0:
-        click.echo("no namespace nodes: they need root", err=True)
+        click.echo("no nodes: they need root", err=True)
         return 0
     return 2 if zones else 0
 
@@ -254,7 +241,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 @click.argument("target")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
-    """Run a command inside a namespace node or a real one, or a pod on it.
+    """Run a command inside a node, or a pod on it.
 
     TARGET is the name of a node or a pod, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
     """
@@ -271,7 +258,7 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
 def logs(name: str, follow: bool, process: str | None) -> None:
     """Print the log of a process; without PROCESS, list the logs. Also works after a failed start.
 
-    PROCESS may be NAMESPACE/POD, for a pod on a namespace node or a real one: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
+    PROCESS may be NAMESPACE/POD, for a pod on a node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
     """
     from zonewise.errors import ZonewiseError
     from zonewise.lab import processes, state
@@ -295,7 +282,7 @@ def logs(name: str, follow: bool, process: str | None) -> None:
 @_named
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=pathlib.Path))
 def load(name: str, archive: pathlib.Path) -> None:
-    """Load an image archive (`docker save`, `buildah push`) into every real node: `zonewise lab load shop.tar`."""
+    """Load an image archive (`docker save`, `buildah push`) into every node: `zonewise lab load shop.tar`."""
     from zonewise.lab.nodes import nodes
 
     for image in nodes.load_image(_get(name), archive):

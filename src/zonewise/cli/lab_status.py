@@ -23,10 +23,9 @@ def describe(report: LabStatus) -> str:
     if report.problem:
         lines.append(f"  problem: {report.problem}; see `zonewise lab logs --name {report.name}`")
     if report.zones:
-        kind = "REAL" if any(zone.real_nodes for zone in report.zones) else "NAMESPACE"
-        lines.append(f"  {'ZONE':24} {kind:>9} {'KWOK':>6} {'READY':>6}")
+        lines.append(f"  {'ZONE':24} {'NODES':>9} {'KWOK':>6} {'READY':>6}")
         lines += [
-            f"  {zone.name or '(none)':24} {zone.nodes - zone.kwok_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
+            f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
             for zone in report.zones
         ]
     lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")

@@ -1,4 +1,4 @@
-"""`lab up` and `lab down`: control plane, kwok nodes, and namespace or real nodes.
+"""`lab up` and `lab down`: control plane, nodes and kwok nodes.
 
 `up` writes the lab's record first and marks it ready last, so a record in between is left by a crash and is
 removed before a new start. What to stop is found through records and names, never through memory.
@@ -23,7 +23,7 @@ from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import WEBHOOKS_AT_PODS, Program
 from zonewise.lab.decide import addresses
-from zonewise.lab.nodes import cgroups, loop_devices, nodes, real_nodes
+from zonewise.lab.nodes import cgroups, loop_devices, machine, nodes, real_nodes
 from zonewise.lab.progress import ProgressReporter
 from zonewise.lab.state import Lab, LabImage, LabOptions, LabPhase
 
@@ -40,7 +40,6 @@ _FLAGS = {
     "demo": "--demo",
     "zonewise": "--zonewise",
     "ceph": "--ceph",
-    "node_kind": "--node-kind",
     "cluster_dns": "the cluster's DNS address in pods",
     "images": "images at the start",
 }
@@ -82,6 +81,7 @@ def _running(name: str, options: LabOptions) -> Lab | None:
     recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)] if lab is not None else []
     if lab is None or lab.phase is not LabPhase.READY or not any(process.running for process in recorded):
         return None
+    state.require_current(lab)
     ended = [process.name for process in recorded if not process.running]
     if ended or lab.options != options:
         what = f"is broken ({', '.join(ended)} ended)" if ended else f"is running {_differences(lab.options, options)}"
@@ -114,17 +114,14 @@ def check(name: str, options: LabOptions) -> None:
         raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
-    if options.kube_proxy and not options.has_namespace_nodes:
-        raise UsageError("kube-proxy runs on namespace or real nodes: ask for some with --zones and --nodes")
+    if options.kube_proxy and not options.has_nodes:
+        raise UsageError("kube-proxy runs on nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
-    if options.zonewise and not options.has_namespace_nodes:
-        raise UsageError("Zonewise runs in pods: ask for namespace or real nodes with --zones and --nodes")
-    if options.has_namespace_nodes and os.geteuid() != 0:
-        raise UsageError(
-            f"{options.node_kind} nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)"
-        )
-    if options.has_namespace_nodes:
+    if options.zonewise and not options.has_nodes:
+        raise UsageError("Zonewise runs in pods: ask for nodes with --zones and --nodes")
+    if options.has_nodes:
+        machine.require()
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
@@ -140,7 +137,7 @@ class LabPrograms:
 
 def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabPrograms:
     built = binaries.find(options.version).directory
-    if not options.has_real_nodes:
+    if not options.has_nodes:
         return LabPrograms(built)
     with_driver = options.zonewise and options.ceph
     return LabPrograms(
@@ -157,8 +154,7 @@ def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
 
 
 def _find_runtime() -> Path:
-    if missing := setup.missing_for_real_nodes():
-        raise ZonewiseError(f"real nodes need the packages {', '.join(missing)}: install them, then try again")
+    machine.require(setup.missing_for_nodes())
     return node_runtime.find()
 
 
@@ -167,7 +163,7 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
     directory.mkdir(mode=0o700, parents=True)
     try:
         lab = _enter(name, directory, options, programs)
-        if options.has_namespace_nodes:
+        if options.has_nodes:
             progress("laying the network")
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
@@ -201,7 +197,7 @@ def _leave_for_the_reader(name: str) -> None:
 def _enter(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
-    if options.has_namespace_nodes:
+    if options.has_nodes:
         _check_name_is_free(name, directory)
     lab = Lab(
         name=name,
@@ -239,10 +235,14 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
 
 
 def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
-    manager = nodes.CONTROLLER_MANAGER_FLAGS if lab.options.has_namespace_nodes else ()
-    kubelets = real_nodes.api_server_flags(lab.directory / "pki") if lab.has_real_nodes else ()
-    webhooks = WEBHOOKS_AT_PODS if lab.options.zonewise or lab.has_real_nodes else ()
-    return {Program.CONTROLLER_MANAGER: manager, Program.APISERVER: (*kubelets, *webhooks)}
+    """With nodes, cut zones are noticed soon, and the API server reaches kubelets and the pods of webhooks."""
+    if not lab.options.has_nodes:
+        return {}
+    kubelets = real_nodes.api_server_flags(lab.directory / "pki")
+    return {
+        Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS,
+        Program.APISERVER: (*kubelets, *WEBHOOKS_AT_PODS),
+    }
 
 
 def _start_ceph(lab: Lab, progress: Progress) -> None:
@@ -252,20 +252,20 @@ def _start_ceph(lab: Lab, progress: Progress) -> None:
 
 
 def _address(lab: Lab) -> str:
-    """One that namespace nodes reach, where there are some."""
-    return str(addresses.host_addresses(lab.slot).v4) if lab.options.has_namespace_nodes else "127.0.0.1"
+    """One that nodes reach, where there are some."""
+    return str(addresses.host_addresses(lab.slot).v4) if lab.options.has_nodes else "127.0.0.1"
 
 
 def _add_nodes(lab: Lab, progress: Progress) -> None:
     options = lab.options
-    if options.has_namespace_nodes:
-        progress(f"starting {len(options.zones) * options.nodes_per_zone} {options.node_kind} nodes")
+    if options.has_nodes:
+        progress(f"starting {len(options.zones) * options.nodes_per_zone} nodes")
         nodes.up(lab, progress)
     if options.kwok_nodes:
         from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
 
         progress(f"creating {options.kwok_nodes} kwok nodes")
-        tainted = options.has_namespace_nodes
+        tainted = options.has_nodes
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
 
 
@@ -312,14 +312,14 @@ def _remove(name: str) -> None:
 
 def _remove_nodes(name: str) -> None:
     lab = state.find(name)
-    if lab is not None and lab.options.has_namespace_nodes:
+    if lab is not None and lab.options.has_nodes:
         nodes.down(name, lab.slot)
 
 
 def _remove_cgroups(name: str) -> None:
     """Once nothing can start any more. Waits for the end of all that ran in them, and so of its mounts; then frees their devices."""
     lab = state.find(name)
-    if lab is not None and lab.has_real_nodes:
+    if lab is not None and lab.options.has_nodes:
         cgroups.remove(name)
         loop_devices.detach_dead()
 

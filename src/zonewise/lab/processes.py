@@ -152,13 +152,6 @@ def _inheritable() -> list[int]:
     return found
 
 
-def record_self(directory: Path, name: str) -> None:
-    """For a process that was forked rather than spawned: write its own record."""
-    record = directory / RECORDS / name
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(f"{boot_id()}\n{Path('/proc/self/stat').read_text()}")
-
-
 def log_path(directory: Path, name: str) -> Path:
     return directory / LOGS / f"{name}.log"
 

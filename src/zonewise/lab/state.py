@@ -33,13 +33,6 @@ class LabPhase(StrEnum):
     READY = "ready"
 
 
-class NodeKind(StrEnum):
-    """What runs the pods of a lab's nodes."""
-
-    NAMESPACE = "namespace"  # an agent of ours: pods are processes of this machine
-    REAL = "real"  # kubelet and containerd: pods are containers
-
-
 class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for."""
 
@@ -53,19 +46,14 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     demo: bool = False
     zonewise: bool = False
     ceph: bool = False
-    node_kind: NodeKind = NodeKind.NAMESPACE
     cluster_dns: bool = False
     """Pods' resolv.conf names the cluster's DNS address, also where the lab itself starts no server for it."""
     images: tuple[str, ...] = ()
-    """Archives of images that real nodes start with, beside the lab's own."""
+    """Archives of images that nodes start with, beside the lab's own."""
 
     @property
-    def has_namespace_nodes(self) -> bool:
+    def has_nodes(self) -> bool:
         return bool(self.zones) and self.nodes_per_zone > 0
-
-    @property
-    def has_real_nodes(self) -> bool:
-        return self.has_namespace_nodes and self.node_kind is NodeKind.REAL
 
 
 class LabImage(msgspec.Struct, frozen=True):
@@ -81,8 +69,8 @@ class Lab(Stored, frozen=True, kw_only=True):
     slot: int
     binaries: Path
     options: LabOptions
-    runtime: Path | None = None  # of containers, on real nodes
-    image: LabImage | None = None  # of Zonewise and the demo, on real nodes
+    runtime: Path | None = None  # of containers, where there are nodes
+    image: LabImage | None = None  # of Zonewise and the demo, where there are some
     csi_image: LabImage | None = None
     phase: LabPhase = LabPhase.STARTING
 
@@ -95,8 +83,9 @@ class Lab(Stored, frozen=True, kw_only=True):
         return self.options.nodes_per_zone
 
     @property
-    def has_real_nodes(self) -> bool:
-        return self.options.has_real_nodes
+    def is_outdated(self) -> bool:
+        """Of an older release, whose pods were processes of this machine: it can be looked at and removed."""
+        return self.options.has_nodes and self.runtime is None
 
     @property
     def node_kubeconfig(self) -> Path:
@@ -133,6 +122,10 @@ class BusyError(ZonewiseError):
     pass
 
 
+class OutdatedError(ZonewiseError):
+    """Only `lab down` and `lab status` know what to do with it."""
+
+
 def directory_of(name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(f"a lab's name is up to 30 lower-case letters, digits and dashes, not {name!r}")
@@ -153,7 +146,17 @@ def get(name: str) -> Lab:
         others = ", ".join(other for other in names() if other != name)
         known = f", or choose one of yours with --name: {others}" if others else ""
         raise NoLabError(f"no lab {name!r} is running: start {name!r} with `zonewise lab up --name {name}`{known}")
+    require_current(lab)
     return lab
+
+
+def require_current(lab: Lab) -> None:
+    """Raises OutdatedError."""
+    if lab.is_outdated:
+        raise OutdatedError(
+            f"lab {lab.name!r} is of an older release, and its nodes have no container runtime: "
+            f"remove it with `zonewise lab down --name {lab.name}`, then start it again"
+        )
 
 
 def names() -> list[str]:

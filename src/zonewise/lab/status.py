@@ -14,7 +14,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
 from zonewise.lab.nodes import nodes, real_nodes
-from zonewise.lab.state import Lab, LabPhase, NodeKind
+from zonewise.lab.state import Lab, LabPhase
 from zonewise.objects.stored import NewerError
 
 _log = log.get_logger(__name__)
@@ -35,16 +35,17 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LabZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """`namespace_nodes` are those in network namespaces: all but kwok nodes."""
+
     name: str
     namespace_nodes: int = 0
     kwok_nodes: int = 0
     ready_nodes: int = 0
     cut: bool = False
-    real_nodes: int = 0
 
     @property
     def nodes(self) -> int:
-        return self.namespace_nodes + self.kwok_nodes + self.real_nodes
+        return self.namespace_nodes + self.kwok_nodes
 
 
 class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -121,9 +122,9 @@ def _recorded(lab: Lab) -> LabStatus:
 
 
 def processes_of(lab: Lab) -> list[processes.Process]:
-    """With those of real nodes, which these start and restart themselves."""
+    """With those of nodes, which these start and restart themselves."""
     recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]
-    if lab.has_real_nodes:
+    if lab.runtime is not None:
         names = (*real_nodes.UNITS, real_nodes.KUBE_PROXY) if lab.kube_proxy else real_nodes.UNITS
         for node in nodes.plan_of(lab).nodes:
             recorded += real_nodes.units(lab.directory, node.name, names)
@@ -169,22 +170,12 @@ def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[LabZoneStatus, ...]
         kinds[zone, "ready"] += _is_ready(node)
     names = dict.fromkeys((*zones, *sorted(zone for zone, _ in kinds)))
     return tuple(
-        LabZoneStatus(
-            name,
-            kinds[name, "namespace"],
-            kinds[name, "kwok"],
-            kinds[name, "ready"],
-            real_nodes=kinds[name, NodeKind.REAL],
-        )
-        for name in names
+        LabZoneStatus(name, kinds[name, "namespace"], kinds[name, "kwok"], kinds[name, "ready"]) for name in names
     )
 
 
 def _kind(node: Any) -> str:
-    if KWOK_ANNOTATION in node["metadata"].get("annotations", {}):
-        return "kwok"
-    runtime = node.get("status", {}).get("nodeInfo", {}).get("containerRuntimeVersion", "")
-    return NodeKind.REAL if runtime.startswith("containerd://") else NodeKind.NAMESPACE
+    return "kwok" if KWOK_ANNOTATION in node["metadata"].get("annotations", {}) else "namespace"
 
 
 def _is_ready(node: Any) -> bool:

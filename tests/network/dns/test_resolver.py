@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from support.dns.server import ZONEWISE
-from support.lab.pods import Json, Pods, addresses, eventually
+from support.lab.pods import SLEEPER, Json, Pods, addresses, eventually
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.network import namespaces
 from zonewise.objects import NODES, SERVICES
@@ -45,12 +45,10 @@ class Resolver:
         await eventually(check, f"{name} is {expected}")
 
 
-def container(pods: Pods) -> dict[str, Any]:
-    return {
-        "command": ["python", str(ZONEWISE), "dns", "--kubeconfig", str(pods.lab.node_kubeconfig), "--no-forward",
-                    "--processes", "1", "--health-port", "9153", "--lameduck-seconds", "0"],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": 9153}, "periodSeconds": 1},
-    }  # fmt: skip
+def command(pods: Pods) -> list[str]:
+    run = "from zonewise.cli.main import main; main()"
+    options = ["--no-forward", "--processes", "1", "--health-port", "9153", "--lameduck-seconds", "0"]
+    return [sys.executable, "-c", run, "dns", "--kubeconfig", str(pods.lab.node_kubeconfig), *options]
 
 
 async def serve(pods: Pods, nodes: list[str], **service: Any) -> str:
@@ -58,10 +56,9 @@ async def serve(pods: Pods, nodes: list[str], **service: Any) -> str:
     ports = [{"name": kind.lower(), "protocol": kind, "port": 53} for kind in ("UDP", "TCP")]
     body = {"metadata": {"name": "dns"}, "spec": {"selector": {"app": "dns"}, "ports": ports, **service}}
     created = await pods.client.create(SERVICES, body, pods.namespace)
+    ready = {"readinessProbe": {"httpGet": {"path": "/readyz", "port": 9153}, "periodSeconds": 1}}
     for node in nodes:
-        await pods.create(f"dns-{node}", node, container(pods), labels={"app": "dns"})
-    for node in nodes:
-        await pods.ready(f"dns-{node}")
+        await pods.run(f"dns-{node}", node, command(pods), ready, labels={"app": "dns"})
     return created.spec.cluster_ip
 
 
@@ -73,7 +70,7 @@ async def databases(pods: Pods) -> tuple[set[str], set[str]]:
             "spec": {"clusterIP": "None", "selector": {"app": "db"}, "ports": [{"port": 8080}]},
         }
         await pods.client.create(SERVICES, body, pods.namespace)
-    a, b = [await pods.shop(f"db-{zone}", f"zone-{zone}-1", labels={"app": "db"}) for zone in "ab"]
+    a, b = [await pods.serve(f"db-{zone}", f"zone-{zone}-1", labels={"app": "db"}) for zone in "ab"]
     return {addresses(a)[0]}, {addresses(b)[0]}
 
 
@@ -82,7 +79,7 @@ async def resolvers(pods: Pods, server: str, directory: Path, zones: str) -> lis
     search = f"{pods.namespace}.svc.cluster.local svc.cluster.local cluster.local"
     config.write_text(f"nameserver {server}\nsearch {search}\noptions ndots:5 timeout:10\n")
     for zone in zones:
-        await pods.create(f"client-{zone}", f"zone-{zone}-1", {"command": ["sleep", "3600"]})
+        await pods.create(f"client-{zone}", f"zone-{zone}-1", SLEEPER)
     return [Resolver(pods, await pods.ready(f"client-{zone}"), config) for zone in zones]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from network.proxy.node import CONNECT
-from support.lab.pods import Json, Pods, eventually
+from support.lab.pods import PORT, Json, Pods, eventually
 from support.process import wait_for
 from zonewise.kube.client.client import Client
 from zonewise.lab.network import namespaces
@@ -23,7 +23,6 @@ from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
 
 LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
-PORT = 8080
 _NET_ADMIN_ONLY = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--"]
 """CAP_NET_ADMIN is the only capability that the proxy needs."""
 COMMAND = [sys.executable, "-c", "from zonewise.cli.main import main; main()", "proxy"]
@@ -146,11 +145,12 @@ def started(running: RunningProxy) -> Iterator[RunningProxy]:
 
 async def create_server_pod(pods: Pods, name: str, node: str, **flags: Any) -> Json:
     """A pod that serves on PORT, TCP and UDP."""
-    env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
-    ready = {"readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1}}
-    command = ["python", str(CONNECT), "serve", f":{PORT}"]
-    await pods.create(name, node, {"command": command, "env": env, **ready}, **flags)
-    return await pods.ready(name)
+    argv = [sys.executable, "-c", CONNECT.read_text(), "serve", f":{PORT}"]  # the node may not have the file
+    container = {
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+    }
+    return await pods.run(name, node, argv, container, **flags)
 
 
 class HasNamespace(Protocol):

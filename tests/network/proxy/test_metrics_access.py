@@ -56,7 +56,7 @@ async def tokens(pods: Pods) -> dict[str, str]:
 async def test_a_tenants_pod_reads_no_metrics_of_the_proxy(
     lab: Lab, pods: Pods, tokens: dict[str, str], tmp_path: Path
 ) -> None:
-    tenant = pods.inside(await pods.shop("tenant", "zone-b-1"))
+    tenant = pods.inside(await pods.serve("tenant", "zone-b-1"))
     node = pods.node(NODE)
     with proxy_on(lab, pods, NODE, tmp_path / "log", "--measure-traffic", "--metrics-port", "0") as proxy:
         await eventually(lambda: proxy.logged("metrics served"))

@@ -203,7 +203,8 @@ async def test_health_check_node_port_reports_local_endpoints(
     port = service["spec"]["healthCheckNodePort"]
 
     def answers() -> Json:
-        return fetch(proxy.namespace, f"http://127.0.0.1:{port}/")
+        answer: Json = json.loads(fetch(proxy.namespace, f"http://127.0.0.1:{port}/"))
+        return answer
 
     reply = await eventually(_safely(answers), "the port answers with an endpoint")
     assert reply["localEndpoints"] == 1

@@ -1,4 +1,4 @@
-"""`make e2e TIER=conformance`: Kubernetes' own end-to-end tests against labs of real nodes, Zonewise beside stock.
+"""`make e2e TIER=conformance`: Kubernetes' own end-to-end tests against labs, Zonewise beside stock.
 
 `python -m support.conformance TIER [--setup NAME]` builds what it needs, then starts a lab per set-up, runs the tier in it and
 ends it. The table goes to the terminal, to build/e2e/TIER.json and to docs/conformance.md.

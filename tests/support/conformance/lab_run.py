@@ -41,7 +41,7 @@ class RunInputs:
     @classmethod
     def ensure(cls, reporter: ProgressReporter, *, zonewise: bool) -> RunInputs:
         build.ensure(DEFAULT_VERSION, reporter)
-        preparation.prepare_real_nodes(reporter)
+        preparation.prepare_nodes(reporter)
         built = programs.ensure(reporter)
         archives, name = [images.ensure(built, reporter)], ""
         if zonewise:

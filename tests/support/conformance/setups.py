@@ -1,4 +1,4 @@
-"""Set-ups under test: what serves Services, DNS and EndpointSlices, and how it is installed in a lab of real nodes."""
+"""Set-ups under test: what serves Services, DNS and EndpointSlices, and how it is installed in a lab."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab.decide.addresses import zone_names
-from zonewise.lab.state import Lab, LabOptions, NodeKind
+from zonewise.lab.state import Lab, LabOptions
 
 MANIFESTS: Final = Path(__file__).parent / "manifests"
 _ZONES: Final = 3
@@ -70,7 +70,6 @@ def lab_options(setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = ()
     return LabOptions(
         zones=zone_names(_ZONES),
         nodes_per_zone=nodes_per_zone,
-        node_kind=NodeKind.REAL,
         kube_proxy=stock,
         controllers="*" if stock else "*,-endpointslice-controller",
         cluster_dns=True,

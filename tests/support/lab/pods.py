@@ -1,19 +1,19 @@
-"""Pods on namespace nodes for tests: create, wait, connect. Real processes, packets and API objects."""
+"""Pods of a lab for tests: create, wait, connect. Real containers, packets and API objects."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
-from zonewise.lab.decide.addresses import NodePlan, pod_namespace_of
+from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
@@ -21,8 +21,18 @@ from zonewise.objects import PODS
 
 Json = dict[str, Any]
 DEADLINE_SECONDS = 120.0
-SHOP = ["python", "-m", "zonewise.lab.demo.shop"]
-SHOP_PORT = 8080
+IMAGE = "busybox:1"
+PORT = 8080
+SLEEPER: Json = {"command": ["sleep", "3600"]}
+SERVER: Json = {
+    "command": ["sh", "-c", f"mkdir /www; echo $POD >/www/index.html; echo serving; exec httpd -f -p {PORT} -h /www"],
+    "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1},
+}
+"""Answers with the pod's name."""
+_GRACE_SECONDS = 1
+"""What runs as process 1 of a container without a handler for SIGTERM ignores it."""
+_NODE = "/node"
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], description: str) -> Any:
@@ -43,22 +53,28 @@ class Pods:
     namespace: str
 
     async def create(self, name: str, node: str, container: Json, *, labels: Json | None = None, **spec: Any) -> Json:
+        main = {"name": "main", "image": IMAGE, **container}
         body = {
             "metadata": {"name": name, "labels": labels or {}},
-            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "none", **container}], **spec},
+            "spec": {
+                "nodeName": node,
+                "terminationGracePeriodSeconds": _GRACE_SECONDS,
+                "containers": [main],
+                **spec,
+            },
         }
         return await self.client.create(PODS.whole(), body, self.namespace)
 
-    async def shop(self, name: str, node: str, container: Json | None = None, **more: Any) -> Json:
+    async def serve(self, name: str, node: str, **more: Any) -> Json:
         """Create a pod that serves HTTP and wait until it is ready."""
-        ready = {"readinessProbe": {"httpGet": {"path": "/healthz", "port": SHOP_PORT}, "periodSeconds": 1}}
-        fields = {
-            "POD": "metadata.name",
-            "NODE": "spec.nodeName",
-            "ZONE": "metadata.labels['topology.kubernetes.io/zone']",
-        }
-        env = [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
-        await self.create(name, node, {"command": SHOP, "env": env, **ready, **(container or {})}, **more)
+        await self.create(name, node, SERVER, **more)
+        return await self.ready(name)
+
+    async def run(self, name: str, node: str, argv: Sequence[str], container: Json, **more: Any) -> Json:
+        """Create a pod that runs a program of this machine, in the file system of its node, and wait until it is ready."""
+        mount = {"name": "node", "mountPath": _NODE}
+        program = {"command": ["chroot", _NODE, *argv], "volumeMounts": [mount], **container}
+        await self.create(name, node, program, volumes=[{"name": "node", "hostPath": {"path": "/"}}], **more)
         return await self.ready(name)
 
     async def get(self, name: str) -> Json:
@@ -84,32 +100,23 @@ class Pods:
 
         await eventually(check, f"pod {name} is gone")
 
-    async def released(self, pod: Json) -> None:
-        """Wait until the pod's network namespace, and every process in it, is gone from its node."""
-
-        async def check() -> bool:
-            return not namespaces.path(self.inside(pod)).exists()
-
-        await eventually(check, f"the network of pod {pod['metadata']['name']} is removed")
-
     async def delete(self, name: str, grace_seconds: int | None = None) -> None:
         await self.client.delete(PODS, name, self.namespace, grace_seconds=grace_seconds)
-
-    def log(self, name: str) -> str:
-        path = nodes.log_path(self.lab, f"{self.namespace}/{name}")
-        return path.read_text() if path.exists() else ""
-
-    async def logged(self, name: str, text: str) -> None:
-        async def check() -> bool:
-            return text in self.log(name)
-
-        await eventually(check, f"pod {name} says {text!r}")
 
     def node(self, name: str) -> NodePlan:
         return nodes.plan_of(self.lab).node(name)
 
     def inside(self, pod: Json) -> str:
-        return pod_namespace_of(self.lab.name, pod["metadata"]["uid"])
+        """The pod's network namespace, by the process that holds it: `namespaces` takes a path in the place of a name."""
+        metadata = pod["metadata"]
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                holds = (process / "comm").read_text() == "pause\n"
+                if holds and f"/pod{metadata['uid']}/" in (process / "cgroup").read_text():
+                    return str(process / "ns/net")
+            except OSError:  # it has ended
+                continue
+        raise AssertionError(f"pod {metadata['name']} does not run")
 
 
 def condition(pod: Json, kind: str) -> str:
@@ -117,15 +124,15 @@ def condition(pod: Json, kind: str) -> str:
 
 
 def main_status(pod: Json) -> Json:
-    statuses: list[Json] = pod["status"].get("containerStatuses", [])
-    return statuses[0] if statuses else {"state": {}, "restartCount": 0}
+    status: Json = pod["status"]["containerStatuses"][0]
+    return status
 
 
 def addresses(pod: Json) -> list[str]:
     return [entry["ip"] for entry in pod["status"]["podIPs"]]
 
 
-def connects(namespace: str, address: str, port: int = SHOP_PORT, timeout_seconds: float = 30.0) -> bool:
+def connects(namespace: str, address: str, port: int = PORT, timeout_seconds: float = 30.0) -> bool:
     """Whether a TCP connection from inside the namespace is accepted."""
 
     def attempt() -> bool:
@@ -138,12 +145,12 @@ def connects(namespace: str, address: str, port: int = SHOP_PORT, timeout_second
     return namespaces.inside(namespace, attempt)
 
 
-def fetch(namespace: str, url: str) -> Json:
-    """JSON response to a GET from inside the namespace."""
+def fetch(namespace: str, url: str) -> str:
+    """Response to a GET from inside the namespace."""
 
-    def get() -> Json:
+    def get() -> str:
         with urllib.request.urlopen(url, timeout=30) as response:
-            value: Json = json.load(response)
-        return value
+            text: str = response.read().decode()
+        return text.strip()
 
     return namespaces.inside(namespace, get)

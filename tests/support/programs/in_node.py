@@ -1,4 +1,4 @@
-"""Become a program that sees the files of a real node: `in_node.py PID PROGRAM ARGUMENT ...`. Its network is the machine's."""
+"""Become a program that sees the files of a node: `in_node.py PID PROGRAM ARGUMENT ...`. Its network is the machine's."""
 
 import os
 import sys

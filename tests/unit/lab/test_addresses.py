@@ -68,7 +68,7 @@ def test_unknown_name_error_lists_the_existing_ones() -> None:
     lab_plan = plan("lab", 0, ("east", "west"), 1)
     with pytest.raises(PlanError, match="no zone 'north': its zones are east, west"):
         lab_plan.zone("north")
-    with pytest.raises(PlanError, match="no namespace node 'north-1'"):
+    with pytest.raises(PlanError, match="no node 'north-1'"):
         lab_plan.node("north-1")
     with pytest.raises(PlanError, match="1 to 26 zones"):
         zone_names(27)

@@ -1,4 +1,4 @@
-"""Configuration of containerd and CNI on real nodes."""
+"""Configuration of containerd and CNI on nodes."""
 
 from __future__ import annotations
 

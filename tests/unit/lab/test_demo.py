@@ -1,8 +1,7 @@
-"""Manifests of the demo and of the storage driver, for nodes with and without containers."""
+"""Manifests of the demo and of the storage driver, as a lab adapts them."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 from zonewise.install import components
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues
-from zonewise.lab.ceph.driver import on_real_nodes
+from zonewise.lab.ceph.driver import for_lab
 from zonewise.lab.demo import app, shop
-from zonewise.lab.demo.installed import as_process
 
 Json = dict[str, Any]
 IMAGE = "localhost/zonewise:1"
@@ -34,32 +32,18 @@ def test_containers_of_the_shop_run_from_the_image() -> None:
         assert (container["image"], container["command"][0]) == (IMAGE, "python")
 
 
-def test_only_containers_mount_the_volume_of_the_orders() -> None:
-    with_image, without = (
-        pod_specs(app.manifests(3, zonewise=True, volume_in="zone-c", image=image))["orders"]
-        for image in (IMAGE, app.NO_IMAGE)
-    )
-    (container,) = with_image["containers"]
+def test_orders_mount_their_volume() -> None:
+    spec = pod_specs(app.manifests(3, zonewise=True, volume_in="zone-c", image=IMAGE))["orders"]
+    (container,) = spec["containers"]
     assert container["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
     assert {"name": "DATA", "value": "/data"} in container["env"]
-    assert with_image["securityContext"] == {"fsGroup": 65532}
-    (process,) = without["containers"]
-    assert "volumeMounts" not in process
-    assert "DATA" not in {variable["name"] for variable in process["env"]}
-    assert without["volumes"] == with_image["volumes"]
-
-
-def test_processes_get_the_command_that_an_image_has() -> None:
-    documents = components.documents([InstallComponent.PROXY], InstallMode.OVERLAY, ManifestValues(image=app.NO_IMAGE))
-    before = copy.deepcopy(documents)
-    (spec,) = pod_specs([as_process(document) for document in documents]).values()
-    assert spec["containers"][0]["command"] == ["zonewise"]
-    assert documents == before
+    assert spec["securityContext"] == {"fsGroup": 65532}
+    assert spec["volumes"] == [{"name": "data", "persistentVolumeClaim": {"claimName": "orders"}}]
 
 
 def driver(kind: str) -> Json:
     documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, ManifestValues(image=IMAGE))
-    (found,) = (on_real_nodes(document, "lab") for document in documents if document["kind"] == kind)
+    (found,) = (for_lab(document, "lab") for document in documents if document["kind"] == kind)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Configuration of kubelets on real nodes."""
+"""Configuration of kubelets on nodes."""
 
 from __future__ import annotations
 

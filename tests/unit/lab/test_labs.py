@@ -8,7 +8,7 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab import labs
-from zonewise.lab.state import LabOptions, NodeKind
+from zonewise.lab.state import LabOptions
 
 ZONES = ("zone-a",)
 REFUSED = {
@@ -26,14 +26,8 @@ def test_refused_options_are_named(options: LabOptions, why: str) -> None:
         labs.check("lab", options)
 
 
-@pytest.mark.parametrize("kind", NodeKind)
-def test_nodes_need_root(kind: NodeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UsageError, match=f"{kind} nodes need root"):
-        labs.check("lab", LabOptions(zones=ZONES, nodes_per_zone=1, node_kind=kind))
-
-
-@pytest.mark.parametrize("kind", NodeKind)
-def test_kind_counts_only_where_there_are_nodes(kind: NodeKind) -> None:
-    assert LabOptions(zones=ZONES, nodes_per_zone=1, node_kind=kind).has_real_nodes is (kind is NodeKind.REAL)
-    assert not LabOptions(zones=ZONES, node_kind=kind).has_real_nodes
+    with pytest.raises(UsageError, match="nodes need root"):
+        labs.check("lab", LabOptions(zones=ZONES, nodes_per_zone=1))
+    labs.check("lab", LabOptions(zones=ZONES, kwok_nodes=3))

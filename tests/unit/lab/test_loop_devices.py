@@ -1,4 +1,4 @@
-"""Loop devices left by real nodes: which are looked at."""
+"""Loop devices left by nodes: which are looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mounts a real node needs to see a directory of the machine."""
+"""Which mounts a node needs to see a directory of the machine."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab import paths, state, status
-from zonewise.lab.state import BusyError, Lab, LabOptions, LabPhase, NoLabError
+from zonewise.lab.state import BusyError, Lab, LabOptions, LabPhase, NoLabError, OutdatedError
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,8 @@ def make(name: str, **changes: object) -> Lab:
     directory = state.directory_of(name)
     directory.mkdir(parents=True)
     options = LabOptions(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True)
-    lab = Lab(name=name, directory=directory, slot=3, binaries=Path("/bin"), options=options, **changes)  # type: ignore[arg-type]
+    fields = {"options": options, "runtime": Path("/containerd"), **changes}
+    lab = Lab(name=name, directory=directory, slot=3, binaries=Path("/bin"), **fields)  # type: ignore[arg-type]
     lab.save()
     return lab
 
@@ -58,6 +59,23 @@ def test_lab_that_is_not_up_error_tells_what_to_do() -> None:
     make("half")
     with pytest.raises(NoLabError, match=r"start 'half' with .* --name half`, or choose .* --name: other$"):
         state.get("half")
+
+
+def test_lab_of_an_older_release_is_named_and_can_only_be_removed() -> None:
+    lab = make("old", phase=LabPhase.READY, runtime=None)
+    record = lab.directory / "lab.json"
+    record.write_text(record.read_text().replace('"zones"', '"node_kind": "namespace",\n"zones"'))
+    assert state.find("old") == lab
+    with pytest.raises(OutdatedError, match=r"remove it with `zonewise lab down --name old`"):
+        state.get("old")
+    with pytest.raises(OutdatedError):
+        state.require_current(lab)
+    assert status.processes_of(lab) == []
+
+
+def test_lab_without_nodes_needs_no_container_runtime() -> None:
+    make("kwok", phase=LabPhase.READY, runtime=None, options=LabOptions(zones=("zone-a",), kwok_nodes=3))
+    assert state.get("kwok").runtime is None
 
 
 def test_second_lock_of_a_lab_raises_busy() -> None:

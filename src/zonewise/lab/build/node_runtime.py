@@ -1,4 +1,4 @@
-"""Container runtime of real nodes: containerd, its shim, ctr and pause, built once into the cache.
+"""Container runtime of nodes: containerd, its shim, ctr and pause, built once into the cache.
 
 All are compiled from one Go module of ours, whose go.sum names the hash of every source. runc and the CNI plugins are the
 system's (`setup.NODE_PACKAGES`).
@@ -26,9 +26,7 @@ def directory(sources: Path = SOURCES) -> Path:
 def find() -> Path:
     built = directory()
     if not built.is_dir():
-        raise BinariesError(
-            f"containerd {VERSION} is not built yet: run `zonewise lab setup --node-kind real` (some minutes, once)"
-        )
+        raise BinariesError(f"containerd {VERSION} is not built yet: run `zonewise lab setup` (some minutes, once)")
     return built
 
 

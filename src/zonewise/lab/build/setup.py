@@ -17,7 +17,7 @@ from zonewise.lab.build import build, node_runtime, proxy_flows
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import ProgressReporter
 
-# Commands that namespace nodes, kube-proxy and the storage driver call, and the Debian package of each.
+# Commands that the network, kube-proxy and the storage driver call, and the Debian package of each.
 PACKAGES = {
     "ceph": "ceph-common",
     "ceph-fuse": "ceph-fuse",
@@ -48,8 +48,17 @@ LIBRARIES = {
     "usr/lib/python3/dist-packages/rbd.*.so": "python3-rbd",
     "usr/lib/*/qemu/block-rbd.so": "qemu-block-extra",
 }
-# Of real nodes, beside containerd (`node_runtime`): commands, and files below /.
-NODE_PACKAGES = {"busybox": "busybox-static", "iptables": "iptables", "runc": "runc"}
+# Of nodes, beside containerd (`node_runtime`): commands, and files below /.
+NODE_PACKAGES = {
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "runc": "runc",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+}
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
 # Of container images (`container_images`).
 IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}
@@ -82,20 +91,20 @@ def link_bindings(site: Path, system: Path = Path("/usr/lib/python3/dist-package
 def run(version: str, reporter: ProgressReporter, packages: Mapping[str, str] = PACKAGES) -> None:
     missing = sorted({*missing_packages(packages), *missing_libraries()})
     if missing:
-        install(missing, "namespace nodes and storage", reporter)
+        install(missing, "nodes and storage", reporter)
     link_bindings(Path(sysconfig.get_path("platlib")))
     build.ensure(version, reporter)
 
 
-def prepare_real_nodes(reporter: ProgressReporter) -> None:
-    """What only real nodes need, when they are first asked for."""
-    missing = missing_for_real_nodes()
+def prepare_nodes(reporter: ProgressReporter) -> None:
+    """What only nodes need, when they are first asked for."""
+    missing = missing_for_nodes()
     if missing:
-        install(missing, "real nodes", reporter)
+        install(missing, "nodes", reporter)
     node_runtime.ensure(reporter)
 
 
-def missing_for_real_nodes() -> list[str]:
+def missing_for_nodes() -> list[str]:
     return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
 
 
@@ -142,7 +151,7 @@ def main() -> None:
     try:
         run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
         if arguments.tests:
-            prepare_real_nodes(reporter)
+            prepare_nodes(reporter)
             proxy_flows.ensure(reporter)
             prepare_images(reporter)
     except ZonewiseError as error:

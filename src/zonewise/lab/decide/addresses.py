@@ -96,7 +96,7 @@ class AddressPlan:
         for node in self.nodes:
             if node.name == name:
                 return node
-        raise PlanError(f"lab {self.lab} has no namespace node {name!r}: see `zonewise lab status --name {self.lab}`")
+        raise PlanError(f"lab {self.lab} has no node {name!r}: see `zonewise lab status --name {self.lab}`")
 
 
 class PlanError(UsageError):
@@ -133,10 +133,6 @@ def link_of(slot: int) -> str:
     return f"zw{slot}"
 
 
-def pod_namespace_of(lab: str, uid: str) -> str:
-    return f"{namespace_of(lab)}.pod.{uid}"
-
-
 def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> AddressPlan:
     if not _NAME.fullmatch(lab):
         raise PlanError(f"a lab's name is up to 30 lower-case letters, digits and dashes, not {lab!r}")
@@ -160,7 +156,7 @@ def _check_room(zones: Sequence[str], nodes_per_zone: int, part_length: int) -> 
     most = (1 << max(0, 24 - part_length)) - 1
     if nodes_per_zone > most:
         raise PlanError(
-            f"{len(zones)} zones leave room for {most} namespace nodes in each, not {nodes_per_zone}: "
+            f"{len(zones)} zones leave room for {most} nodes in each, not {nodes_per_zone}: "
             "ask for fewer zones or nodes, or for kwok nodes"
         )
 

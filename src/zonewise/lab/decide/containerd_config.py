@@ -1,4 +1,4 @@
-"""Configuration of a real node's containerd and of its CNI plugins. Pure."""
+"""Configuration of a node's containerd and of its CNI plugins. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zonewise.lab.decide.addresses import NodePlan
+from zonewise.lab.decide.requirements import effective_capabilities
 
 SOCKET: Final = "/run/containerd/containerd.sock"
 CNI_DIRECTORY: Final = "/etc/cni/net.d"
@@ -25,8 +26,7 @@ _CAP_SYS_RESOURCE: Final = 24  # capabilities(7)
 
 def may_raise_oom_priority(status: str) -> bool:
     """Whether a process with this text of /proc/PID/status may lower oom_score_adj, as the kubelet asks for in most pods."""
-    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> _CAP_SYS_RESOURCE & 1)
+    return bool(effective_capabilities(status) >> _CAP_SYS_RESOURCE & 1)
 
 
 def config_toml(pause_image: str, plugins: Path, *, restrict_oom_score_adj: bool) -> str:
@@ -72,7 +72,7 @@ disabled_plugins = [{", ".join(f'"{plugin}"' for plugin in disabled)}]
 
 
 def cni_network(node: NodePlan) -> dict[str, Any]:
-    """Pods hang off their node by routed links, as those of namespace nodes: what they send passes the node's own rules."""
+    """Pods hang off their node by routed links, so that what they send passes the node's own rules."""
     return {
         "cniVersion": "1.0.0",
         "name": "lab",

@@ -1,4 +1,4 @@
-"""Image store of real nodes: a containerd root that holds images only, which nodes share but for its databases. Pure.
+"""Image store of nodes: a containerd root that holds images only, which nodes share but for its databases. Pure.
 
 Content and snapshots of images are never written: a container's changes go to a directory of its own, over them. So the root
 of a node's containerd has copies of the two databases, and links to each blob and each snapshot in the store.

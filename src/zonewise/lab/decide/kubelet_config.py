@@ -1,14 +1,14 @@
-"""Configuration of a real node's kubelet: its file, its flags and its Node object. Pure."""
+"""Configuration of a node's kubelet: its file, its flags and its Node object. Pure."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
 
-from zonewise.lab.decide import node_registration
 from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.decide.cgroup_hierarchies import node_cgroup
 from zonewise.lab.decide.containerd_config import SOCKET
+from zonewise.lab.decide.node_labels import node_labels
 
 Json = dict[str, Any]
 HEARTBEAT_SECONDS: Final = 4
@@ -53,7 +53,7 @@ def kubelet_config(lab: str, node: NodePlan, pki: Path, authority: Path, cluster
 
 
 def kubelet_argv(program: Path, config: Path, kubeconfig: Path, node: NodePlan) -> list[str]:
-    labels = {key: value for key, value in node_registration.labels(node).items() if key not in _KUBELET_LABELS}
+    labels = {key: value for key, value in _labels(node).items() if key not in _KUBELET_LABELS}
     return [
         str(program),
         f"--config={config}",
@@ -68,9 +68,13 @@ def kubelet_argv(program: Path, config: Path, kubeconfig: Path, node: NodePlan) 
 def node_object(node: NodePlan) -> Json:
     """The Node before its kubelet starts. Pod ranges are the cluster's to give, and kube-proxy exits when they change."""
     return {
-        "metadata": {"name": node.name, "labels": node_registration.labels(node)},
+        "metadata": {"name": node.name, "labels": _labels(node)},
         "spec": {"podCIDR": str(node.pods.v4), "podCIDRs": [str(prefix) for prefix in node.pods]},
     }
+
+
+def _labels(node: NodePlan) -> dict[str, str]:
+    return node_labels(node.name, node.zone, node.rack)
 
 
 def resolv_conf(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Labels of lab nodes of either kind: Kubernetes' topology labels, and one of our own for racks."""
+"""Labels of lab nodes of either kind, real or simulated: Kubernetes' topology labels, and one of our own for racks."""
 
 from zonewise.api.names import HOSTNAME, REGION, ZONE
 

@@ -1,6 +1,6 @@
 """Demo application of a lab: a front and a catalog, spread over all zones, that call each other.
 
-`up` applies it to a lab with namespace or real nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
+`up` applies it to a lab with nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
 `zone_answers` counts which zone answers which.
 """
 
@@ -33,7 +33,6 @@ _RESOURCES: dict[str, Resource[Any]] = {
     "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS.whole(),
     TOPOLOGY_DISRUPTION_BUDGETS.kind: TOPOLOGY_DISRUPTION_BUDGETS.whole(),
 }
-NO_IMAGE = "none"
 SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 _SERVING_WITHIN_SECONDS = 300.0
 _SHOP_GROUP = 65532  # of the image's user
@@ -42,12 +41,12 @@ _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 Json = dict[str, Any]
 
 
-def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "", image: str = NO_IMAGE) -> list[Json]:
+def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "", image: str) -> list[Json]:
     """Services come first: pods find them in their environment.
 
     Beside Zonewise the catalog is served by its proxy, which counts traffic by zone, the fronts ask all the time, and there
     are as many catalogs as a preference asks for before it starts: four in each of three zones. `volume_in` names the zone
-    where the orders lie, in a volume of the storage driver. Processes ignore the image, in which containers find `python`.
+    where the orders lie, in a volume of the storage driver.
     """
     backend = {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)", "BACKEND_NAME": f"{CATALOG_PODS}:{PORT}"}
     return [
@@ -126,13 +125,12 @@ def _claim(name: str) -> Json:
 
 def _stored(name: str, image: str, zone: str) -> Json:
     """One pod with the claim of its name. It begins in that zone, which is therefore the zone of its volume."""
-    deployment = _deployment(name, image, 1, {} if image == NO_IMAGE else {"DATA": _DATA})
+    deployment = _deployment(name, image, 1, {"DATA": _DATA})
     deployment["spec"]["strategy"] = {"type": "Recreate"}
     spec = deployment["spec"]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
-    if image != NO_IMAGE:
-        spec["securityContext"] = {"fsGroup": _SHOP_GROUP}
-        spec["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": _DATA}]
+    spec["securityContext"] = {"fsGroup": _SHOP_GROUP}
+    spec["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": _DATA}]
     expression = {"key": ZONE, "operator": "In", "values": [zone]}
     preferred = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
     spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
@@ -212,9 +210,9 @@ def _is_tainted(node: Node) -> bool:
 
 def _manifests_of(lab: Lab) -> list[Json]:
     nodes = len(lab.zones) * lab.nodes_per_zone
-    image = lab.image.name if lab.image else NO_IMAGE
     volume_in = lab.zones[-1] if _has_volumes(lab) else ""
-    return manifests(nodes, zonewise=lab.options.zonewise, volume_in=volume_in, image=image)
+    assert lab.image is not None, "a lab with a demo has its image"
+    return manifests(nodes, zonewise=lab.options.zonewise, volume_in=volume_in, image=lab.image.name)
 
 
 def _has_volumes(lab: Lab) -> bool:

@@ -1,17 +1,11 @@
-"""Zonewise installed in a lab: the manifests of `zonewise install`, whose pods run under their own accounts.
-
-Real nodes run them unchanged, from the project's image. On namespace nodes they are processes: there is no image, so
-containers are given their command.
-"""
+"""Zonewise installed in a lab: the manifests of `zonewise install`, from the project's image, under their own accounts."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import socket
 import sys
 import time
-from typing import Any
 
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply as apply_manifests
@@ -21,12 +15,10 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import processes, slots
 from zonewise.lab.ceph import driver as csi_driver
-from zonewise.lab.demo.app import NO_IMAGE
 from zonewise.lab.retry import patiently
 from zonewise.lab.state import Lab
 
 _READY_WITHIN_SECONDS = 300.0
-_COMMAND = ["zonewise"]
 DASHBOARD = "dashboard"
 _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at before a lab takes them
 
@@ -34,10 +26,11 @@ _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at be
 def documents(lab: Lab) -> list[Document]:
     """But for the dashboard, which runs beside the lab, where a browser is."""
     chosen = [component for component in components.DEFAULT if component is not InstallComponent.DASHBOARD]
-    values = components.ManifestValues(image=lab.image.name if lab.image else NO_IMAGE)
+    assert lab.image is not None, "a lab with Zonewise has its image"
+    values = components.ManifestValues(image=lab.image.name)
     documents = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
     driver = csi_driver.documents(lab) if lab.options.ceph else []
-    return [*(documents if lab.image else map(as_process, documents)), _dns_service(lab.cluster_dns), *driver]
+    return [*documents, _dns_service(lab.cluster_dns), *driver]
 
 
 def _dns_service(address: str) -> Document:
@@ -52,15 +45,6 @@ def _dns_service(address: str) -> Document:
         "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
         "spec": {"clusterIP": address, "selector": {"k8s-app": "kube-dns"}, "ports": ports},
     }
-
-
-def as_process(document: Document) -> Document:
-    """The same object, with a command for every container that relies on its image for it."""
-    made = copy.deepcopy(document)
-    spec: dict[str, Any] = made.get("spec", {}).get("template", {}).get("spec", {})
-    for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
-        container.setdefault("command", _COMMAND)
-    return made
 
 
 def apply(lab: Lab) -> None:

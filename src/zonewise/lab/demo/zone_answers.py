@@ -19,8 +19,8 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.demo.shop import PORT, UNANSWERED
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import nodes, sandbox
-from zonewise.lab.nodes.nodes import NamespaceNodes
+from zonewise.lab.nodes import nodes
+from zonewise.lab.nodes.nodes import LabNodes
 
 NAMESPACE = "shop"
 FRONT, CATALOG = "front", "catalog"
@@ -43,7 +43,7 @@ class ZoneQuery(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FrontPod(NamedTuple):
-    """`address` is reached from inside the network namespace."""
+    """`address` is reached from inside the network namespace, which is its node's."""
 
     zone: str
     namespace: str
@@ -54,13 +54,13 @@ Account = tuple[ZoneQuery, ...]
 """The JSON of `zonewise lab ask -o json`; fields are only ever added."""
 
 
-def ask(lab: NamespaceNodes, count: int, *, by_name: bool = False) -> Answers:
+def ask(lab: LabNodes, count: int, *, by_name: bool = False) -> Answers:
     """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
 
-    Asked from inside the pods, or from their node, so it works in a cut zone too.
+    Asked from their node, so it works in a cut zone too.
     """
     path = f"/ask?n={count}{'&by=name' if by_name else ''}"
-    fronts = _containers(lab) if lab.has_real_nodes else _processes(lab)
+    fronts = _fronts(lab)
     if not fronts:
         raise ZonewiseError(f"no {FRONT} pods run in lab {lab.name}: start it with `zonewise lab up --demo`")
     answers: dict[str, Counter[str]] = {zone: Counter() for zone in lab.zones}
@@ -70,18 +70,8 @@ def ask(lab: NamespaceNodes, count: int, *, by_name: bool = False) -> Answers:
     return answers
 
 
-def _processes(lab: NamespaceNodes) -> list[FrontPod]:
-    """Asked on their own loopback address."""
-    return [
-        FrontPod(node.zone, sandbox.namespace_of(lab.name, record.pod), "127.0.0.1")
-        for node in nodes.plan_of(lab).nodes
-        for record in sandbox.recorded(sandbox.pods_directory(lab.directory, node.name))
-        if record.pod.metadata.namespace == NAMESPACE and record.pod.metadata.labels.get("app") == FRONT
-    ]
-
-
-def _containers(lab: NamespaceNodes) -> list[FrontPod]:
-    """Asked by their node, which is cut off together with them."""
+def _fronts(lab: LabNodes) -> list[FrontPod]:
+    """A node is cut off together with its pods."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{FRONT}"
     listed = ControlPlane.attach(lab.directory).request("GET", path)["items"]
     return fronts_on({node.name: node for node in nodes.plan_of(lab).nodes}, listed)

@@ -26,17 +26,6 @@ _CLONE_NEWNET = 0x40000000
 _ENDED_WITHIN_SECONDS = 10.0
 # Else a tool of a killed `up` could still make namespaces after `down` has listed them.
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-_RESOLV_CONF = Path("/etc/resolv.conf")
-# The namespace begins with a copy of every mount. Copies of volumes (of CephFS, or of the file `image` of an RBD image's daemon) would
-# keep them in use when they are unmounted elsewhere.
-_LET_GO = (
-    'while read -r source point kind _; do case "$source $kind" in '
-    '*" fuse.ceph-fuse") umount --lazy "$point" ;; '
-    '/dev/loop*) read -r file <"/sys/block/${source#/dev/}/loop/backing_file"; '
-    'case "$file" in */image) umount --lazy "$point" ;; esac ;; '
-    "esac; done </proc/mounts"
-)
-_WITH_RESOLVER = f'{_LET_GO}; mount --bind "$0" {_RESOLV_CONF} && exec "$@"'
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -67,15 +56,9 @@ def inside(namespace: str, act: Callable[[], T]) -> T:
         return thread.submit(enter_and_act).result()
 
 
-def command(namespace: str, argv: Sequence[str], resolver: Path | None = None) -> list[str]:
-    """The command line that runs argv inside; unlike `ip netns exec` it keeps the mounts, so inner `ip netns add` works.
-
-    Where the file `resolver` exists, it is argv's /etc/resolv.conf: by a private mount that ends with it.
-    """
-    entered = ["nsenter", f"--net={path(namespace)}", "--"]
-    if resolver is not None and resolver.exists() and _RESOLV_CONF.exists():
-        entered += ["unshare", "--mount", "--", "sh", "-c", _WITH_RESOLVER, str(resolver)]
-    return [*entered, *argv]
+def command(namespace: str, argv: Sequence[str]) -> list[str]:
+    """The command line that runs argv inside; unlike `ip netns exec` it keeps the mounts, so inner `ip netns add` works."""
+    return ["nsenter", f"--net={path(namespace)}", "--", *argv]
 
 
 def links(namespace: str) -> set[str]:

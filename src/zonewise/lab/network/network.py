@@ -1,10 +1,10 @@
 """Network of a lab, built from its address plan: `ip` commands, one process per namespace.
 
-    host --- router (zw-LAB) --- zone (zw-LAB.zone.Z) --- node (zw-LAB.node.N) --- pods (zw-LAB.pod.UID)
+    host --- router (zw-LAB) --- zone (zw-LAB.zone.Z) --- node (zw-LAB.node.N) --- pods
 
 The host gets one veth and two routes, nothing else of it changes. The router joins host and zones, and is where paths
 between zones are cut and shaped (`shaping`). A zone's namespace is its switch, a bridge, and its gateway. A node is the
-gateway of its pods, which hang off it by routed links: what a pod sends always passes the node's own rules, as
+gateway of its pods, which CNI attaches to it by routed links: what a pod sends always passes the node's own rules, as
 kube-proxy needs it.
 """
 
@@ -28,7 +28,6 @@ _SYSCTLS = {
     "net.ipv6.conf.default.accept_dad": 0,
     "net.ipv6.conf.all.forwarding": 1,
 }
-POD_GATEWAY_V6 = "fe80::1"  # IPv6 answers for an address only on its own link, so every pod's link has this one
 
 
 def build(plan: AddressPlan) -> None:
@@ -128,28 +127,6 @@ def node_lines(zone: ZonePlan, node: NodePlan) -> list[str]:
         *_default(zone.gateway, "eth0"),
         f"route add unreachable {node.pods.v4}",
         f"route add unreachable {node.pods.v6}",
-    ]
-
-
-def pod_link_lines(node: NodePlan, namespace: str, link: str, pod: Addresses) -> list[str]:
-    """What the node does to attach a pod; run inside the node."""
-    return [
-        f"link add {link} type veth peer name eth0 netns {namespace}",
-        f"addr add {POD_GATEWAY_V6}/64 dev {link} nodad",
-        f"link set {link} up",
-        f"route add {pod.v4} dev {link} src {node.address.v4}",
-        f"route add {pod.v6} dev {link} src {node.address.v6}",
-    ]
-
-
-def pod_lines(node: NodePlan, pod: Addresses) -> list[str]:
-    """What is done inside the pod's namespace."""
-    return [
-        "link set lo up",
-        *_address("eth0", pod, 32, 128),
-        "link set eth0 up",
-        f"route add default via {node.address.v4} dev eth0 onlink",
-        f"route add default via {POD_GATEWAY_V6} dev eth0",
     ]
 
 

@@ -1,1 +1,1 @@
-"""The nodes of a lab: network-namespace nodes with an agent, and kwok nodes."""
+"""Nodes of a lab: with kubelet and containerd in network namespaces, and kwok nodes."""

@@ -1,4 +1,4 @@
-"""Cgroups of real nodes: make, join, remove. In every hierarchy of the machine, v1 and v2 (`decide.cgroup_hierarchies`)."""
+"""Cgroups of nodes: make, join, remove. In every hierarchy of the machine, v1 and v2 (`decide.cgroup_hierarchies`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make(lab: str, node: str) -> list[Path]:
     """The node's cgroups, one per hierarchy; returns those that its init joins."""
     found = known()
     if not found:
-        raise CgroupError("real nodes need cgroups, and none are mounted at /sys/fs/cgroup")
+        raise CgroupError("nodes need cgroups, and none are mounted at /sys/fs/cgroup")
     for hierarchy in found:
         _make(hierarchy, f"{node_cgroup(lab, node)}/{SYSTEM}")
     return [hierarchy.path / node_cgroup(lab, node) / SYSTEM for hierarchy in found]

@@ -1,4 +1,4 @@
-"""Images of real nodes: `pause` and `busybox` made from programs of this machine, and archives that people load."""
+"""Images of nodes: `pause` and `busybox` made from programs of this machine, and archives that people load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stock kube-proxy in every namespace node, in its nftables mode.
+"""Stock kube-proxy in every node, in its nftables mode.
 
 It listens for its node's zone a moment after it has asked for the node, and where the answer comes in between it never
 learns its zone and ignores all hints. A zone label that is set once kube-proxy watches is always seen.
@@ -12,7 +12,6 @@ from typing import Final
 
 from zonewise.lab import processes
 from zonewise.lab.decide.addresses import NodePlan
-from zonewise.lab.network import namespaces
 
 _LISTENS: Final = b"Starting node config controller"
 """What it writes once it listens."""
@@ -55,18 +54,6 @@ def argv(program: Path, kubeconfig: Path, node: str) -> list[str]:
         "--healthz-bind-address=127.0.0.1:10256",
         "--metrics-bind-address=127.0.0.1:10249",
     ]
-
-
-def start(directory: Path, program: Path, node: NodePlan) -> StartedProxy | None:
-    """None if it runs already."""
-    name = process_name(node.name)
-    running = processes.find(directory, name)
-    if running is not None and running.running:
-        return None
-    proxy = starting(directory, node)
-    command = namespaces.command(node.namespace, argv(program, kubeconfig(directory), node.name))
-    processes.spawn(directory, name, command)
-    return proxy
 
 
 def kubeconfig(directory: Path) -> Path:

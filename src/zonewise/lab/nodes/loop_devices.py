@@ -1,4 +1,4 @@
-"""Loop devices of volumes that were mounted in a real node when it ended: the kernel keeps them, though their files are gone.
+"""Loop devices of volumes that were mounted in a node when it ended: the kernel keeps them, though their files are gone.
 
 Each had a file that a daemon of the node served (FUSE). With the node's mounts the file has lost its path, and with the
 daemon its content, by which such devices are known. No process can read from them any more, so those of other labs may go, too.

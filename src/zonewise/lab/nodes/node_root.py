@@ -1,4 +1,4 @@
-"""Root file system of a real node: the machine's directories read-only, and its own /etc, /var, /run, /tmp, /proc, /sys.
+"""Root file system of a node: the machine's directories read-only, and its own /etc, /var, /run, /tmp, /proc, /sys.
 
 Kubelet, containerd, CNI and pods with hostPath volumes find the default paths of a node, and nothing that they write
 reaches the machine: /var and /tmp are directories of the lab, the rest is memory. All mounts are of the node's mount

@@ -1,8 +1,8 @@
-"""Namespace nodes of a lab: create, remove, cut, heal, shape, exec.
+"""Nodes of a lab: create, remove, cut, heal, shape, exec.
 
 `prepare` comes before the API server, which listens on the host's end of the link it makes (`addresses.host_addresses`);
-`up` comes after it and starts an agent, and where wanted kube-proxy, in every node. `down` needs only the lab's name and
-slot, finds everything by namespace, and may be called after any crash.
+`up` comes after it and starts the programs of every node (`real_nodes`). `down` needs only the lab's name and slot, finds
+everything by namespace, and may be called after any crash.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide import addresses
 from zonewise.lab.decide.addresses import AddressPlan
-from zonewise.lab.network import namespaces, network, shaping
+from zonewise.lab.network import network, shaping
 from zonewise.lab.network.shaping import Shaping
-from zonewise.lab.nodes import agents, real_nodes, sandbox
 from zonewise.lab.nodes import kube_proxy as stock_proxy
+from zonewise.lab.nodes import real_nodes
 
 READY_WITHIN_SECONDS = 60.0
 _OTHERS_SHAPE_WITHIN_SECONDS = 60.0
 CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-period=20s")
-"""Agents beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
+"""Kubelets beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
 
 
-class NamespaceNodes(Protocol):
+class LabNodes(Protocol):
     """What the nodes must know of their lab; the lab's record has it."""
 
     @property
@@ -40,7 +40,7 @@ class NamespaceNodes(Protocol):
     def slot(self) -> int: ...
     @property
     def directory(self) -> Path:
-        """Logs, the pods' working directories and what was shaped live below it."""
+        """Logs, the nodes' files and what was shaped live below it."""
         ...
 
     @property
@@ -53,15 +53,10 @@ class NamespaceNodes(Protocol):
         ...
 
     @property
-    def has_real_nodes(self) -> bool:
-        """Kubelet and containerd instead of our agent."""
-        ...
-
-    @property
     def binaries(self) -> Path: ...
     @property
     def runtime(self) -> Path | None:
-        """containerd's directory, for real nodes."""
+        """containerd's directory."""
         ...
 
     @property
@@ -76,34 +71,27 @@ class NamespaceNodes(Protocol):
 
     @property
     def image_archives(self) -> tuple[Path, ...]:
-        """Images that real nodes start with, beside those that all have."""
+        """Images that nodes start with, beside those that all have."""
         ...
 
 
-def plan_of(lab: NamespaceNodes) -> AddressPlan:
+def plan_of(lab: LabNodes) -> AddressPlan:
     return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
 
 
-def prepare(lab: NamespaceNodes) -> None:
+def prepare(lab: LabNodes) -> None:
     """Make the network: host link, router, zones and nodes. Needs root. What an earlier lab of the name left is removed."""
     network.build(plan_of(lab))
     shaping.forget(lab.directory)
 
 
-def up(lab: NamespaceNodes, progress: Callable[[str], None] = lambda _step: None) -> None:
-    """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
+def up(lab: LabNodes, progress: Callable[[str], None] = lambda _step: None) -> None:
+    """Start those nodes that do not run, and wait until every one is ready."""
     plan = plan_of(lab)
-    proxies = real_nodes.up(lab, plan.nodes, progress) if lab.has_real_nodes else _start_agents(lab, plan)
+    proxies = real_nodes.up(lab, plan.nodes, progress)
     plane = ControlPlane.attach(lab.directory)
     _await_ready(lab, plane, {node.name for node in plan.nodes})
     _tell_zones(plane, proxies)
-
-
-def _start_agents(lab: NamespaceNodes, plan: AddressPlan) -> list[stock_proxy.StartedProxy]:
-    agents.start(_config(lab), [node.name for node in plan.nodes])
-    program = lab.kube_proxy
-    proxies = [stock_proxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
-    return [started for started in proxies if started]
 
 
 def down(name: str, slot: int) -> None:
@@ -111,7 +99,7 @@ def down(name: str, slot: int) -> None:
     network.remove(name, addresses.link_of(slot))
 
 
-def cut(lab: NamespaceNodes, zone: str) -> bool:
+def cut(lab: LabNodes, zone: str) -> bool:
     """From now on no packet enters or leaves the zone: neither to other zones nor to the API server. False: so before."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -119,7 +107,7 @@ def cut(lab: NamespaceNodes, zone: str) -> bool:
         return zone not in before.cut
 
 
-def heal(lab: NamespaceNodes, zone: str) -> bool:
+def heal(lab: LabNodes, zone: str) -> bool:
     """Undo `cut`; False when the zone was not cut off."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -127,7 +115,7 @@ def heal(lab: NamespaceNodes, zone: str) -> bool:
         return zone in before.cut
 
 
-def shape(lab: NamespaceNodes, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
+def shape(lab: LabNodes, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
     path = shaping.ZonePath(a, b, latency_ms, loss_percent)
     with _shaping_alone(lab) as plan:
@@ -136,7 +124,7 @@ def shape(lab: NamespaceNodes, a: str, b: str, latency_ms: float, loss_percent: 
 
 
 @contextmanager
-def _shaping_alone(lab: NamespaceNodes) -> Iterator[AddressPlan]:
+def _shaping_alone(lab: LabNodes) -> Iterator[AddressPlan]:
     """A read-modify-write of the desired shaping, one at a time; after the wait, check that the lab still exists."""
     if not (lab.zones and lab.nodes_per_zone):
         raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
@@ -145,80 +133,50 @@ def _shaping_alone(lab: NamespaceNodes) -> Iterator[AddressPlan]:
         yield plan_of(lab)
 
 
-def shaped(lab: NamespaceNodes) -> Shaping:
+def shaped(lab: LabNodes) -> Shaping:
     """Which zones are cut and which paths shaped."""
     return shaping.read(lab.directory)
 
 
-def exec_argv(lab: NamespaceNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
+def exec_argv(lab: LabNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
-    nodes = plan_of(lab).nodes
-    for node in nodes:
-        if node.name == pod_or_node:
-            inside = real_nodes.exec_argv(lab, node.name, argv) if lab.has_real_nodes else None
-            return inside or namespaces.command(node.namespace, argv)
-    if lab.has_real_nodes:
-        return [*_kubectl(lab, "exec", pod_or_node), "--", *argv]
-    try:
-        return sandbox.find(lab.name, lab.directory, nodes, pod_or_node).command(argv)
-    except sandbox.NoPodError as error:
-        known = ", ".join(node.name for node in nodes) or "none"
-        raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
+    if any(node.name == pod_or_node for node in plan_of(lab).nodes):
+        return real_nodes.exec_argv(lab, pod_or_node, argv)
+    return [*_kubectl(lab, "exec", pod_or_node), "--", *argv]
 
 
-def load_image(lab: NamespaceNodes, archive: Path) -> list[str]:
-    """Load an image archive into every real node; returns the names of its images."""
-    return real_nodes.load(lab, plan_of(lab).nodes if lab.has_real_nodes else (), archive)
+def load_image(lab: LabNodes, archive: Path) -> list[str]:
+    """Load an image archive into every node; returns the names of its images."""
+    return real_nodes.load(lab, plan_of(lab).nodes, archive)
 
 
-def _kubectl(lab: NamespaceNodes, verb: str, pod: str) -> list[str]:
+def _kubectl(lab: LabNodes, verb: str, pod: str) -> list[str]:
     """kubectl for one pod, by `name` or `namespace/name`."""
     namespace, _, name = pod.rpartition("/")
     kubectl = [str(lab.binaries / "kubectl"), f"--kubeconfig={lab.node_kubeconfig}"]
     return [*kubectl, f"--namespace={namespace or 'default'}", verb, name]
 
 
-def logs_argv(lab: NamespaceNodes, pod: str, *, follow: bool) -> list[str]:
+def logs_argv(lab: LabNodes, pod: str, *, follow: bool) -> list[str]:
     """The command line that prints a pod's output."""
-    if lab.has_real_nodes:
-        return [*_kubectl(lab, "logs", pod), *(["--follow"] if follow else [])]
-    return tail_argv(log_path(lab, pod), follow=follow)
+    return [*_kubectl(lab, "logs", pod), *(["--follow"] if follow else [])]
 
 
 def tail_argv(path: Path, *, follow: bool) -> list[str]:
     return ["tail", "-n", "+1", *(["-F"] if follow else []), str(path)]
 
 
-def log_path(lab: NamespaceNodes, pod: str, container: str = "") -> Path:
-    """Where the container's output is; the first container's when none is named."""
-    return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod).log_path(container)
-
-
-def _config(lab: NamespaceNodes) -> agents.AgentConfig:
-    return agents.AgentConfig(
-        lab=lab.name,
-        slot=lab.slot,
-        zones=lab.zones,
-        nodes_per_zone=lab.nodes_per_zone,
-        directory=str(lab.directory),
-        kubeconfig=str(lab.node_kubeconfig),
-        cluster_dns=lab.cluster_dns,
-    )
-
-
-def _await_ready(lab: NamespaceNodes, plane: ControlPlane, wanted: set[str]) -> None:
+def _await_ready(lab: LabNodes, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
-        ended = [node for node in missing if lab.has_real_nodes and not real_nodes.is_running(lab.directory, node)]
+        ended = [node for node in missing if not real_nodes.is_running(lab.directory, node)]
         if ended or time.monotonic() > deadline:
             log = processes.log_path(lab.directory, _log_name(lab, missing[0]))
             raise ZonewiseError(f"nodes {', '.join(ended or missing)} did not become ready: see {log}")
         time.sleep(0.05)
 
 
-def _log_name(lab: NamespaceNodes, node: str) -> str:
-    if not lab.has_real_nodes:
-        return agents.process_name(node)
+def _log_name(lab: LabNodes, node: str) -> str:
     runs = real_nodes.first_process(lab.directory, node)
     return real_nodes.unit_name("kubelet", node) if runs else real_nodes.process_name(node)
 

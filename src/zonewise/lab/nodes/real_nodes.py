@@ -1,4 +1,4 @@
-"""Real nodes of a lab: kubelet, containerd, runc, kube-proxy in the node's network namespace and its own mount, UTS and PID namespaces.
+"""Programs of a lab's nodes: kubelet, containerd, runc, kube-proxy in the node's network namespace and its own mount, UTS and PID namespaces.
 
 Each node is one recorded process (`node_init`, below `unshare`), and its end is the end of everything in the node. What is left
 then are the node's cgroups and directory, which `lab down` removes.
@@ -40,7 +40,7 @@ _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 class RealNodes(Protocol):
-    """What real nodes must know of their lab."""
+    """What nodes must know of their lab to start their programs."""
 
     @property
     def name(self) -> str: ...
@@ -113,7 +113,7 @@ def first_process(directory: Path, node: str) -> int:
 def load(lab: RealNodes, plans: Sequence[NodePlan], archive: Path) -> list[str]:
     """Load an image archive into every node; returns the names of its images."""
     if not plans or lab.runtime is None:
-        raise UsageError(f"lab {lab.name!r} has no real nodes to load images into: start one with --node-kind real")
+        raise UsageError(f"lab {lab.name!r} has no nodes to load images into: start one with --nodes, as root")
     return images.load(lab.runtime, [Path(f"/proc/{_running(lab, node.name)}/root") for node in plans], archive)
 
 

@@ -1,0 +1,45 @@
+"""This machine as nodes need it: reads the facts, and refuses to start nodes on one that lacks something."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from zonewise.errors import UsageError
+from zonewise.lab.decide import requirements
+from zonewise.lab.decide.requirements import MachineFacts
+from zonewise.lab.nodes import cgroups
+
+_OVERLAY: Final = "overlay"
+_ROUTING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+def require(missing_packages: Sequence[str] = ()) -> None:
+    """Raises UsageError, with a line for each lack."""
+    if lines := list(requirements.lacks(facts(missing_packages))):
+        raise UsageError("\n".join(lines))
+
+
+def facts(missing_packages: Sequence[str] = ()) -> MachineFacts:
+    is_root = os.geteuid() == 0
+    hierarchies = cgroups.known()
+    written = (*(hierarchy.path for hierarchy in hierarchies), _ROUTING) if is_root else ()
+    return MachineFacts(
+        is_root=is_root,
+        capabilities=requirements.effective_capabilities(Path("/proc/self/status").read_text()),
+        namespaces=frozenset(entry.name for entry in Path("/proc/self/ns").iterdir()),
+        has_cgroups=bool(hierarchies),
+        has_overlay=_has_overlay(),
+        read_only=tuple(str(path) for path in written if not os.access(path, os.W_OK)),
+        missing_packages=tuple(missing_packages),
+    )
+
+
+def _has_overlay() -> bool:
+    """The kernel loads the module when it is first mounted. A container may not see the modules: then there may be one."""
+    modules = Path("/lib/modules", platform.release(), "modules.dep")
+    loaded = requirements.has_filesystem(_OVERLAY, Path("/proc/filesystems").read_text())
+    return loaded or not modules.exists() or f"/{_OVERLAY}.ko" in modules.read_text()
