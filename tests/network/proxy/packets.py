@@ -19,7 +19,7 @@ _PORT_UNREACHABLE = {(socket.IPPROTO_ICMP, 3, 3), (socket.IPPROTO_ICMPV6, 1, 4)}
 """Protocol, type and code of the message."""
 
 
-class Seen(NamedTuple):
+class CapturedPacket(NamedTuple):
     """A first packet, or with `rejected` an answer that rejects it: then the addresses are those of the answer."""
 
     cookie: int
@@ -54,7 +54,7 @@ def sctp_init(source_port: int, port: int, tag: int = 1) -> bytes:
     return packet[:8] + struct.pack("<I", _crc32c(packet)) + packet[12:]
 
 
-def read_packet(packet: bytes) -> Seen | None:
+def read_packet(packet: bytes) -> CapturedPacket | None:
     """None for all else that is on a network."""
     if packet[0] >> 4 == 4:
         start, protocol = 4 * (packet[0] & 15), packet[9]
@@ -67,23 +67,27 @@ def read_packet(packet: bytes) -> Seen | None:
         return None
     if (protocol, payload[0], payload[1]) in _PORT_UNREACHABLE:
         inner = read_packet(payload[8:])
-        return None if inner is None else Seen(inner.cookie, str(ip_address(source)), str(ip_address(dest)), 0, True)
+        return (
+            None
+            if inner is None
+            else CapturedPacket(inner.cookie, str(ip_address(source)), str(ip_address(dest)), 0, True)
+        )
     return read_payload(protocol, payload, str(ip_address(source)), str(ip_address(dest)))
 
 
-def read_payload(protocol: int, payload: bytes, source: str, dest: str) -> Seen | None:
+def read_payload(protocol: int, payload: bytes, source: str, dest: str) -> CapturedPacket | None:
     """Of a packet that its message may have cut off after eight bytes."""
     port = struct.unpack_from(">H", payload, 2)[0]
     if protocol == UDP and len(payload) >= 12:
-        return Seen(struct.unpack_from(">I", payload, 8)[0], source, dest, port)
+        return CapturedPacket(struct.unpack_from(">I", payload, 8)[0], source, dest, port)
     if protocol == SCTP and len(payload) >= 20 and payload[12] == _INIT:
-        return Seen(struct.unpack_from(">I", payload, 16)[0], source, dest, port)
+        return CapturedPacket(struct.unpack_from(">I", payload, 16)[0], source, dest, port)
     if protocol == TCP and len(payload) < 14:
-        return Seen(struct.unpack_from(">I", payload, 4)[0], source, dest, port)
+        return CapturedPacket(struct.unpack_from(">I", payload, 4)[0], source, dest, port)
     if protocol == TCP and payload[13] & _RST:
-        return Seen(struct.unpack_from(">I", payload, 8)[0] - 1, source, dest, port, rejected=True)
+        return CapturedPacket(struct.unpack_from(">I", payload, 8)[0] - 1, source, dest, port, rejected=True)
     if protocol == TCP and payload[13] & (_SYN | _ACK) == _SYN:
-        return Seen(struct.unpack_from(">I", payload, 4)[0], source, dest, port)
+        return CapturedPacket(struct.unpack_from(">I", payload, 4)[0], source, dest, port)
     return None
 
 

@@ -23,7 +23,7 @@ from ipaddress import ip_address, ip_network
 from itertools import count
 
 from network.proxy.node import SYSCTLS
-from network.proxy.packets import PROTOCOLS, Seen, first_packet, read_packet, read_payload
+from network.proxy.packets import PROTOCOLS, CapturedPacket, first_packet, read_packet, read_payload
 from zonewise.lab.network import namespaces
 
 PODS = ("10.0.0.0/8", "fd00:10::/32")
@@ -59,7 +59,7 @@ class WiredNode:
         namespaces.ip(lines, self.netns)
         self.addresses = wanted
 
-    def send(self, protocol: str, source: str, dest: str, port: int) -> list[Seen]:
+    def send(self, protocol: str, source: str, dest: str, port: int) -> list[CapturedPacket]:
         """All that was seen of one new connection: from the node if the source is one of its addresses."""
         cookie = next(_cookies)
         source_port = next(self._source_ports[protocol, source, dest, port])  # else it belongs to an earlier connection
@@ -76,10 +76,10 @@ class WiredNode:
         time.sleep(_LOOPBACK_SECONDS)
         return self._seen(cookie, version)
 
-    def _seen(self, cookie: int, version: int) -> list[Seen]:
+    def _seen(self, cookie: int, version: int) -> list[CapturedPacket]:
         return [seen for seen in self._all_seen(version) if seen.cookie == cookie]
 
-    def _all_seen(self, version: int) -> list[Seen]:
+    def _all_seen(self, version: int) -> list[CapturedPacket]:
         left = [read_packet(packet) for device in self.links.values() for packet in _frames(device)]
         accepted = [_accepted(protocol, raw, version) for protocol, raw in self.received[version]]
         return [seen for seen in left if seen] + [seen for several in accepted for seen in several]
@@ -97,7 +97,7 @@ def _frames(device: int) -> Iterator[bytes]:
             return
 
 
-def _accepted(protocol: int, raw: socket.socket, version: int) -> list[Seen]:
+def _accepted(protocol: int, raw: socket.socket, version: int) -> list[CapturedPacket]:
     """Of IPv6, the kernel gives only what follows the header."""
     packets = []
     while True:
