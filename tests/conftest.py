@@ -4,6 +4,7 @@ import logging
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import settings
 from support.fault_report import FaultTable, report
 from support.lab import shared_cluster
 from support.lab.leftovers import LeftoverCheck
+from support.lab.machine import Machine
 from support.release import FIRST_COMMIT, has_first_release
 from support.rerun import RerunList
 from zonewise.kube.client import kubeconfig
@@ -77,6 +79,15 @@ def namespace(cluster: ControlPlane) -> Iterator[str]:
     cluster.wait_service_account(name)
     yield name
     cluster.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """For labs of the test's own, of which nothing may be left."""
+    machine = Machine(tmp_path / "state")
+    yield machine
+    machine.run("down", "--all")
+    machine.assert_untouched()
 
 
 @pytest.fixture

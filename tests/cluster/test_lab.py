@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,14 +14,6 @@ from support.lab.machine import Machine, until
 from zonewise.lab.status import LabHealth, LabStatus
 
 CONTROL_PLANE = {"etcd", "kube-apiserver", "kube-controller-manager"}
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "state")
-    yield machine
-    machine.run("down", "--all")
-    machine.assert_untouched()
 
 
 def test_up_status_kubectl_and_logs(machine: Machine) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.lab.machine import Machine
 from support.lab.pods import Pods
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -96,12 +95,3 @@ def shaped_lab(lab: Lab) -> Iterator[Lab]:
         nodes.heal(lab, zone)
     for path in nodes.shaped(lab).paths:
         nodes.shape(lab, path.a, path.b, 0, 0)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """For labs of the test's own, of which nothing may be left."""
-    machine = Machine(tmp_path / "state")
-    yield machine
-    machine.run("down", "--all")
-    machine.assert_untouched()

@@ -2,21 +2,10 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from support.lab.machine import ZONEWISE, Machine
 from zonewise.lab.ceph import cluster as ceph
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "state")
-    yield machine
-    machine.run("down", "--all")
-    machine.assert_untouched()
 
 
 def test_lab_with_ceph_starts_and_is_removed(machine: Machine) -> None:
