@@ -281,14 +281,13 @@ def manifests(release: Release, image: str) -> list[dict[str, Any]]:
 
 
 def run_from_sources(pod: dict[str, Any], release: Release) -> None:
-    sources = str(release.command.parent)
     containers = [*pod.get("initContainers", ()), *pod.get("containers", ())]
     for container in containers:
-        container["command"] = ["python", str(release.command)]
-        mount = {"name": "sources", "mountPath": sources, "readOnly": True}
+        container["command"] = ["python", f"/first/{release.command.name}"]
+        mount = {"name": "first", "mountPath": "/first", "readOnly": True}
         container.setdefault("volumeMounts", []).append(mount)
     if containers:
-        pod.setdefault("volumes", []).append({"name": "sources", "hostPath": {"path": sources}})
+        pod.setdefault("volumes", []).append({"name": "first", "hostPath": {"path": str(release.command.parent)}})
 
 
 def kubectl(lab: Lab, *arguments: str) -> None:

@@ -21,8 +21,9 @@ RECORDED = ROOT / "tests/recorded/0.1"
 _SPEC = Path("src/zonewise/ceph/spec")
 _LAUNCHER = """\
 import os, sys
-sys.path.insert(0, {sources!r})
-os.environ["PYTHONPATH"] = {sources!r}
+sources = os.path.join(os.path.dirname(os.path.abspath(__file__)), "src")
+sys.path.insert(0, sources)
+os.environ["PYTHONPATH"] = sources
 from zonewise.cli.main import main
 sys.exit(main())
 """
@@ -58,10 +59,6 @@ def first_release(directory: Path) -> Release | None:
         tar.extractall(directory, filter="tar")
     assert (directory / _SPEC / "csi.proto").read_bytes() == (ROOT / _SPEC / "csi.proto").read_bytes()
     shutil.copy(ROOT / _SPEC / "csi_pb2.py", directory / _SPEC)  # generated when a wheel is built
-    return Release("0.1", _launcher(directory), directory / "deploy")
-
-
-def _launcher(directory: Path) -> Path:
     launcher = directory / "zonewise"
-    launcher.write_text(_LAUNCHER.format(sources=str(directory / "src")))
-    return launcher
+    launcher.write_text(_LAUNCHER)
+    return Release("0.1", launcher, directory / "deploy")
