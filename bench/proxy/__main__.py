@@ -26,7 +26,7 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import labs, processes
 from zonewise.lab.decide.addresses import zone_names
-from zonewise.lab.nodes import real_nodes
+from zonewise.lab.nodes import node_programs
 from zonewise.lab.state import Lab, LabOptions
 
 SIZES: Final = (1_000, 5_000, 10_000)
@@ -55,7 +55,7 @@ def cluster() -> Iterator[Lab]:
 def _end_kubelets(lab: Lab) -> None:
     """End all that runs on the nodes: kubelets watch Services and report all the time. Their objects and networks stay."""
     for node in NODES.values():
-        process = processes.find(lab.directory, real_nodes.process_name(node))
+        process = processes.find(lab.directory, node_programs.process_name(node))
         if process is None or not process.signal(signal.SIGKILL):
             raise ZonewiseError(f"node {node} of lab {lab.name} does not run")
 

@@ -15,7 +15,7 @@ from support.lab.machine import ZONEWISE
 from support.process import Program, wait_for
 from zonewise.api.names import CSI_DRIVER
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.lab.nodes import real_nodes
+from zonewise.lab.nodes import node_programs
 from zonewise.lab.state import Lab
 
 NODE = "zone-a-1"
@@ -27,7 +27,7 @@ REGISTERED = "registered with the kubelet"
 @contextmanager
 def driver(lab: Lab) -> Iterator[Program]:
     """As in its container: kubelet's directories at their own paths."""
-    pid = real_nodes.first_process(lab.directory, NODE)
+    pid = node_programs.first_process(lab.directory, NODE)
     root, folder = Path(f"/proc/{pid}/root"), Path("/tmp/csi")
     (root / folder.relative_to("/")).mkdir(exist_ok=True)
     (root / folder.relative_to("/") / "config.json").write_text(json.dumps({"version": 1, "clusters": []}))
@@ -59,7 +59,7 @@ def test_driver_is_registered_after_restarts_of_driver_and_kubelet(small_lab: La
     with driver(small_lab) as second:
         second.wait_ready()
         assert second.events.count(REGISTERED) == 1
-        (kubelet,) = real_nodes.units(small_lab.directory, NODE, ["kubelet"])
+        (kubelet,) = node_programs.units(small_lab.directory, NODE, ["kubelet"])
         os.kill(kubelet.pid, signal.SIGKILL)
         wait_for(lambda: second.events.count(REGISTERED) == 2)
         assert [entry["name"] for entry in registered(small_lab)] == [CSI_DRIVER]

@@ -22,7 +22,7 @@ from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.decide.addresses import link_of
 from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, real_nodes
+from zonewise.lab.nodes import cgroups, node_programs
 from zonewise.lab.state import Lab, LabOptions
 from zonewise.lab.status import LabHealth
 
@@ -51,9 +51,9 @@ MOMENTS: dict[str, Callable[[Path], object]] = {
     "its network is laid": network_laid,
     "the API server starts": log_exists(Program.APISERVER),
     "its cgroups are made": cgroups_made,
-    "a node's first process starts": log_exists(real_nodes.process_name(NODE)),
-    "containerd starts": log_exists(real_nodes.unit_name("containerd", NODE)),
-    "the kubelet starts": log_exists(real_nodes.unit_name("kubelet", NODE)),
+    "a node's first process starts": log_exists(node_programs.process_name(NODE)),
+    "containerd starts": log_exists(node_programs.unit_name("containerd", NODE)),
+    "the kubelet starts": log_exists(node_programs.unit_name("kubelet", NODE)),
 }
 
 
@@ -77,11 +77,11 @@ def run_pod(directory: Path) -> None:
 
 
 def node_units(directory: Path) -> list[int]:
-    return [unit.pid for unit in real_nodes.units(directory, NODE)]
+    return [unit.pid for unit in node_programs.units(directory, NODE)]
 
 
 def parent_of_node(directory: Path) -> list[int]:
-    process = processes.find(directory, real_nodes.process_name(NODE))
+    process = processes.find(directory, node_programs.process_name(NODE))
     assert process is not None
     return [process.pid]
 

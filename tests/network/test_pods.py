@@ -22,7 +22,7 @@ from zonewise.lab import status
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide import oci_image
 from zonewise.lab.decide.node_labels import RACK
-from zonewise.lab.nodes import image_store, images, nodes, real_nodes
+from zonewise.lab.nodes import image_store, images, node_programs, nodes
 from zonewise.lab.state import Lab, LabOptions
 from zonewise.lab.status import LabHealth
 
@@ -263,10 +263,10 @@ def test_load_needs_nodes(tmp_path: Path) -> None:
 
 
 def pid_of(lab: Lab, unit: str) -> int:
-    return real_nodes.units(lab.directory, FIRST, [unit])[0].pid
+    return node_programs.units(lab.directory, FIRST, [unit])[0].pid
 
 
-@pytest.mark.parametrize("unit", [*real_nodes.UNITS, real_nodes.KUBE_PROXY])
+@pytest.mark.parametrize("unit", [*node_programs.UNITS, node_programs.KUBE_PROXY])
 async def test_killed_program_is_replaced_and_its_pods_go_on(small_pods: Pods, unit: str) -> None:
     lab = small_pods.lab
     await small_pods.create("sleeper", FIRST, SLEEPER)

@@ -23,7 +23,7 @@ from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import WEBHOOKS_AT_PODS, Program
 from zonewise.lab.decide import addresses
-from zonewise.lab.nodes import cgroups, loop_devices, machine, nodes, real_nodes
+from zonewise.lab.nodes import cgroups, loop_devices, machine, node_programs, nodes
 from zonewise.lab.progress import ProgressReporter
 from zonewise.lab.state import Lab, LabImage, LabOptions, LabPhase
 
@@ -238,7 +238,7 @@ def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
     """With nodes, cut zones are noticed soon, and the API server reaches kubelets and the pods of webhooks."""
     if not lab.options.has_nodes:
         return {}
-    kubelets = real_nodes.api_server_flags(lab.directory / "pki")
+    kubelets = node_programs.api_server_flags(lab.directory / "pki")
     return {
         Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS,
         Program.APISERVER: (*kubelets, *WEBHOOKS_AT_PODS),

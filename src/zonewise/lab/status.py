@@ -13,7 +13,7 @@ from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
-from zonewise.lab.nodes import nodes, real_nodes
+from zonewise.lab.nodes import node_programs, nodes
 from zonewise.lab.state import Lab, LabPhase
 from zonewise.objects.stored import NewerError
 
@@ -125,9 +125,9 @@ def processes_of(lab: Lab) -> list[processes.Process]:
     """With those of nodes, which these start and restart themselves."""
     recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]
     if lab.runtime is not None:
-        names = (*real_nodes.UNITS, real_nodes.KUBE_PROXY) if lab.kube_proxy else real_nodes.UNITS
+        names = (*node_programs.UNITS, node_programs.KUBE_PROXY) if lab.kube_proxy else node_programs.UNITS
         for node in nodes.plan_of(lab).nodes:
-            recorded += real_nodes.units(lab.directory, node.name, names)
+            recorded += node_programs.units(lab.directory, node.name, names)
     return recorded
 
 

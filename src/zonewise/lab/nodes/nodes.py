@@ -1,7 +1,7 @@
 """Nodes of a lab: create, remove, cut, heal, shape, exec.
 
 `prepare` comes before the API server, which listens on the host's end of the link it makes (`addresses.host_addresses`);
-`up` comes after it and starts the programs of every node (`real_nodes`). `down` needs only the lab's name and slot, finds
+`up` comes after it and starts the programs of every node (`node_programs`). `down` needs only the lab's name and slot, finds
 everything by namespace, and may be called after any crash.
 """
 
@@ -23,7 +23,7 @@ from zonewise.lab.decide.addresses import AddressPlan
 from zonewise.lab.network import network, shaping
 from zonewise.lab.network.shaping import Shaping
 from zonewise.lab.nodes import kube_proxy as stock_proxy
-from zonewise.lab.nodes import real_nodes
+from zonewise.lab.nodes import node_programs
 
 READY_WITHIN_SECONDS = 60.0
 _OTHERS_SHAPE_WITHIN_SECONDS = 60.0
@@ -88,7 +88,7 @@ def prepare(lab: LabNodes) -> None:
 def up(lab: LabNodes, progress: Callable[[str], None] = lambda _step: None) -> None:
     """Start those nodes that do not run, and wait until every one is ready."""
     plan = plan_of(lab)
-    proxies = real_nodes.up(lab, plan.nodes, progress)
+    proxies = node_programs.up(lab, plan.nodes, progress)
     plane = ControlPlane.attach(lab.directory)
     _await_ready(lab, plane, {node.name for node in plan.nodes})
     _tell_zones(plane, proxies)
@@ -141,13 +141,13 @@ def shaped(lab: LabNodes) -> Shaping:
 def exec_argv(lab: LabNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
     if any(node.name == pod_or_node for node in plan_of(lab).nodes):
-        return real_nodes.exec_argv(lab, pod_or_node, argv)
+        return node_programs.exec_argv(lab, pod_or_node, argv)
     return [*_kubectl(lab, "exec", pod_or_node), "--", *argv]
 
 
 def load_image(lab: LabNodes, archive: Path) -> list[str]:
     """Load an image archive into every node; returns the names of its images."""
-    return real_nodes.load(lab, plan_of(lab).nodes, archive)
+    return node_programs.load(lab, plan_of(lab).nodes, archive)
 
 
 def _kubectl(lab: LabNodes, verb: str, pod: str) -> list[str]:
@@ -169,7 +169,7 @@ def tail_argv(path: Path, *, follow: bool) -> list[str]:
 def _await_ready(lab: LabNodes, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
-        ended = [node for node in missing if not real_nodes.is_running(lab.directory, node)]
+        ended = [node for node in missing if not node_programs.is_running(lab.directory, node)]
         if ended or time.monotonic() > deadline:
             log = processes.log_path(lab.directory, _log_name(lab, missing[0]))
             raise ZonewiseError(f"nodes {', '.join(ended or missing)} did not become ready: see {log}")
@@ -177,8 +177,8 @@ def _await_ready(lab: LabNodes, plane: ControlPlane, wanted: set[str]) -> None:
 
 
 def _log_name(lab: LabNodes, node: str) -> str:
-    runs = real_nodes.first_process(lab.directory, node)
-    return real_nodes.unit_name("kubelet", node) if runs else real_nodes.process_name(node)
+    runs = node_programs.first_process(lab.directory, node)
+    return node_programs.unit_name("kubelet", node) if runs else node_programs.process_name(node)
 
 
 def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.StartedProxy]) -> None:
