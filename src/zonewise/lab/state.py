@@ -62,14 +62,14 @@ class LabImage(msgspec.Struct, frozen=True):
 
 
 class Lab(Stored, frozen=True, kw_only=True):
-    """A lab's record; also what `nodes` reads of it."""
+    """A lab's record."""
 
     name: str
-    directory: Path
+    directory: Path  # logs, its nodes' files, and what was shaped
     slot: int
     binaries: Path
     options: LabOptions
-    runtime: Path | None = None  # of containers, where there are nodes
+    runtime: Path | None = None  # containerd's directory, where there are nodes
     image: LabImage | None = None  # of Zonewise and the demo, where there are some
     csi_image: LabImage | None = None
     phase: LabPhase = LabPhase.STARTING
@@ -89,6 +89,7 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def node_kubeconfig(self) -> Path:
+        """Reaches the API server from inside the nodes, too, with the rights of an admin."""
         return self.directory / "admin.kubeconfig"
 
     @property
@@ -98,15 +99,18 @@ class Lab(Stored, frozen=True, kw_only=True):
 
     @property
     def cluster_dns(self) -> str:
+        """Where its pods find the cluster's DNS server; empty where there is none."""
         served = self.options.zonewise or self.options.cluster_dns
         return programs.CLUSTER_DNS_ADDRESS if served else ""
 
     @property
     def kube_proxy(self) -> Path | None:
+        """The stock kube-proxy to run in every node."""
         return self.binaries / "kube-proxy" if self.options.kube_proxy else None
 
     @property
     def image_archives(self) -> tuple[Path, ...]:
+        """Images that nodes start with, beside those that all have."""
         own = (image.archive for image in (self.image, self.csi_image) if image is not None)
         return (*own, *map(Path, self.options.images))
 

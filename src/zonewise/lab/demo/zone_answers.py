@@ -20,7 +20,7 @@ from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.demo.shop import PORT, UNANSWERED
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes
-from zonewise.lab.nodes.nodes import LabNodes
+from zonewise.lab.state import Lab
 
 NAMESPACE = "shop"
 FRONT, CATALOG = "front", "catalog"
@@ -54,7 +54,7 @@ Account = tuple[ZoneQuery, ...]
 """The JSON of `zonewise lab ask -o json`; fields are only ever added."""
 
 
-def ask(lab: LabNodes, count: int, *, by_name: bool = False) -> Answers:
+def ask(lab: Lab, count: int, *, by_name: bool = False) -> Answers:
     """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
 
     Asked from their node, so it works in a cut zone too.
@@ -70,7 +70,7 @@ def ask(lab: LabNodes, count: int, *, by_name: bool = False) -> Answers:
     return answers
 
 
-def _fronts(lab: LabNodes) -> list[FrontPod]:
+def _fronts(lab: Lab) -> list[FrontPod]:
     """A node is cut off together with its pods."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{FRONT}"
     listed = ControlPlane.attach(lab.directory).request("GET", path)["items"]

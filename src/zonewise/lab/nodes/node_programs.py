@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -30,6 +30,7 @@ from zonewise.lab.nodes.kube_proxy import StartedProxy
 from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
 from zonewise.lab.processes import Process
 from zonewise.lab.records import write_private
+from zonewise.lab.state import Lab
 
 UNITS: Final = ("containerd", "kubelet")
 KUBE_PROXY: Final = "kube-proxy"
@@ -37,25 +38,6 @@ _NAMESPACES: Final = ("unshare", "--mount", "--uts", "--pid", "--propagation=pri
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HELD_WITHIN_SECONDS: Final = 60.0
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-
-
-class RealNodes(Protocol):
-    """What nodes must know of their lab to start their programs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def binaries(self) -> Path: ...
-    @property
-    def runtime(self) -> Path | None: ...
-    @property
-    def cluster_dns(self) -> str: ...
-    @property
-    def kube_proxy(self) -> Path | None: ...
-    @property
-    def image_archives(self) -> tuple[Path, ...]: ...
 
 
 def process_name(node: str) -> str:
@@ -77,7 +59,7 @@ def api_server_flags(pki: Path) -> tuple[str, ...]:
     )
 
 
-def up(lab: RealNodes, plans: Sequence[NodePlan], progress: Callable[[str], None]) -> list[StartedProxy]:
+def up(lab: Lab, plans: Sequence[NodePlan], progress: Callable[[str], None]) -> list[StartedProxy]:
     """Start those nodes that do not run, without waiting until they are ready. Returns the kube-proxies among their programs."""
     plane = ControlPlane.attach(lab.directory)
     _let_api_server_ask_kubelets(plane)
@@ -110,20 +92,20 @@ def first_process(directory: Path, node: str) -> int:
     return next(iter(_children(recorded.pid)), 0) if recorded is not None and recorded.running else 0
 
 
-def load(lab: RealNodes, plans: Sequence[NodePlan], archive: Path) -> list[str]:
+def load(lab: Lab, plans: Sequence[NodePlan], archive: Path) -> list[str]:
     """Load an image archive into every node; returns the names of its images."""
     if not plans or lab.runtime is None:
         raise UsageError(f"lab {lab.name!r} has no nodes to load images into: start one with --nodes, as root")
     return images.load(lab.runtime, [Path(f"/proc/{_running(lab, node.name)}/root") for node in plans], archive)
 
 
-def exec_argv(lab: RealNodes, node: str, argv: Sequence[str]) -> list[str]:
+def exec_argv(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs argv in all namespaces of a node, with the node's programs in its path."""
     target = f"--target={_running(lab, node)}"
     return ["nsenter", target, "--mount", "--uts", "--net", "--pid", "--", "env", f"PATH={_path(lab)}", *argv]
 
 
-def _running(lab: RealNodes, node: str) -> int:
+def _running(lab: Lab, node: str) -> int:
     pid = first_process(lab.directory, node)
     if not pid:
         log = processes.log_path(lab.directory, process_name(node))
@@ -131,13 +113,13 @@ def _running(lab: RealNodes, node: str) -> int:
     return pid
 
 
-def _runtime(lab: RealNodes) -> Path:
+def _runtime(lab: Lab) -> Path:
     if lab.runtime is None:
         raise ZonewiseError(f"lab {lab.name!r} was started without a container runtime: remove it, then start it again")
     return lab.runtime
 
 
-def _path(lab: RealNodes) -> str:
+def _path(lab: Lab) -> str:
     return f"{_runtime(lab)}:{lab.binaries}:{_SYSTEM_PATH}"
 
 
@@ -168,7 +150,7 @@ def _write_pod_link_plugin(directory: Path) -> None:
     plugin.chmod(0o755)
 
 
-def _start(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> None:
+def _start(lab: Lab, plane: ControlPlane, node: NodePlan, store: Path) -> None:
     config = _configure(lab, plane, node, store)
     record = Path(config.directory) / "init.json"
     write_private(record, msgspec.json.encode(config))
@@ -186,7 +168,7 @@ def _await_held(directory: Path, nodes: Sequence[str]) -> None:
             time.sleep(0.02)
 
 
-def _configure(lab: RealNodes, plane: ControlPlane, node: NodePlan, store: Path) -> NodeInitConfig:
+def _configure(lab: Lab, plane: ControlPlane, node: NodePlan, store: Path) -> NodeInitConfig:
     """Write the node's files, and say what its first process does."""
     directory = lab.directory / "nodes" / node.name
     (directory / "var/lib").mkdir(parents=True, exist_ok=True)
@@ -221,18 +203,18 @@ def _write_credentials(plane: ControlPlane, node: NodePlan, directory: Path) -> 
     return plane.add_user(unit_name("kubelet", node.name), *kubelet_config.node_user(node.name))
 
 
-def _kube_proxy(lab: RealNodes, node: NodePlan) -> list[NodeUnit]:
+def _kube_proxy(lab: Lab, node: NodePlan) -> list[NodeUnit]:
     if lab.kube_proxy is None:
         return []
     kubeconfig = stock_proxy.kubeconfig(lab.directory)
     return [_unit(lab, KUBE_PROXY, node, stock_proxy.argv(lab.kube_proxy, kubeconfig, node.name))]
 
 
-def _unit(lab: RealNodes, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
+def _unit(lab: Lab, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
     return NodeUnit(tuple(argv), str(processes.log_path(lab.directory, unit_name(name, node.name))))
 
 
-def _readable(lab: RealNodes) -> list[Path]:
+def _readable(lab: Lab) -> list[Path]:
     """Programs and Python, wherever they are."""
     package = Path(zonewise.__file__).parent
     return [lab.binaries, _runtime(lab), Path(sys.prefix), Path(sys.base_prefix), package]

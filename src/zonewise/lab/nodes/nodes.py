@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from zonewise.api.names import ZONE
 from zonewise.errors import UsageError, ZonewiseError
@@ -24,6 +24,7 @@ from zonewise.lab.network import network, shaping
 from zonewise.lab.network.shaping import Shaping
 from zonewise.lab.nodes import kube_proxy as stock_proxy
 from zonewise.lab.nodes import node_programs
+from zonewise.lab.state import Lab
 
 READY_WITHIN_SECONDS = 60.0
 _OTHERS_SHAPE_WITHIN_SECONDS = 60.0
@@ -31,61 +32,17 @@ CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-pe
 """Kubelets beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
 
 
-class LabNodes(Protocol):
-    """What the nodes must know of their lab; the lab's record has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def slot(self) -> int: ...
-    @property
-    def directory(self) -> Path:
-        """Logs, the nodes' files and what was shaped live below it."""
-        ...
-
-    @property
-    def zones(self) -> tuple[str, ...]: ...
-    @property
-    def nodes_per_zone(self) -> int: ...
-    @property
-    def node_kubeconfig(self) -> Path:
-        """Reaches the API server from inside the nodes: at `addresses.host_addresses(slot)`, with rights of an admin."""
-        ...
-
-    @property
-    def binaries(self) -> Path: ...
-    @property
-    def runtime(self) -> Path | None:
-        """containerd's directory."""
-        ...
-
-    @property
-    def cluster_dns(self) -> str:
-        """Where its pods find the cluster's DNS server; empty where there is none."""
-        ...
-
-    @property
-    def kube_proxy(self) -> Path | None:
-        """The stock kube-proxy to run in every node; None runs none."""
-        ...
-
-    @property
-    def image_archives(self) -> tuple[Path, ...]:
-        """Images that nodes start with, beside those that all have."""
-        ...
-
-
-def plan_of(lab: LabNodes) -> AddressPlan:
+def plan_of(lab: Lab) -> AddressPlan:
     return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
 
 
-def prepare(lab: LabNodes) -> None:
+def prepare(lab: Lab) -> None:
     """Make the network: host link, router, zones and nodes. Needs root. What an earlier lab of the name left is removed."""
     network.build(plan_of(lab))
     shaping.forget(lab.directory)
 
 
-def up(lab: LabNodes, progress: Callable[[str], None] = lambda _step: None) -> None:
+def up(lab: Lab, progress: Callable[[str], None] = lambda _step: None) -> None:
     """Start those nodes that do not run, and wait until every one is ready."""
     plan = plan_of(lab)
     proxies = node_programs.up(lab, plan.nodes, progress)
@@ -99,7 +56,7 @@ def down(name: str, slot: int) -> None:
     network.remove(name, addresses.link_of(slot))
 
 
-def cut(lab: LabNodes, zone: str) -> bool:
+def cut(lab: Lab, zone: str) -> bool:
     """From now on no packet enters or leaves the zone: neither to other zones nor to the API server. False: so before."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -107,7 +64,7 @@ def cut(lab: LabNodes, zone: str) -> bool:
         return zone not in before.cut
 
 
-def heal(lab: LabNodes, zone: str) -> bool:
+def heal(lab: Lab, zone: str) -> bool:
     """Undo `cut`; False when the zone was not cut off."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -115,7 +72,7 @@ def heal(lab: LabNodes, zone: str) -> bool:
         return zone in before.cut
 
 
-def shape(lab: LabNodes, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
+def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
     path = shaping.ZonePath(a, b, latency_ms, loss_percent)
     with _shaping_alone(lab) as plan:
@@ -124,7 +81,7 @@ def shape(lab: LabNodes, a: str, b: str, latency_ms: float, loss_percent: float)
 
 
 @contextmanager
-def _shaping_alone(lab: LabNodes) -> Iterator[AddressPlan]:
+def _shaping_alone(lab: Lab) -> Iterator[AddressPlan]:
     """A read-modify-write of the desired shaping, one at a time; after the wait, check that the lab still exists."""
     if not (lab.zones and lab.nodes_per_zone):
         raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
@@ -133,31 +90,31 @@ def _shaping_alone(lab: LabNodes) -> Iterator[AddressPlan]:
         yield plan_of(lab)
 
 
-def shaped(lab: LabNodes) -> Shaping:
+def shaped(lab: Lab) -> Shaping:
     """Which zones are cut and which paths shaped."""
     return shaping.read(lab.directory)
 
 
-def exec_argv(lab: LabNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
+def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
     if any(node.name == pod_or_node for node in plan_of(lab).nodes):
         return node_programs.exec_argv(lab, pod_or_node, argv)
     return [*_kubectl(lab, "exec", pod_or_node), "--", *argv]
 
 
-def load_image(lab: LabNodes, archive: Path) -> list[str]:
+def load_image(lab: Lab, archive: Path) -> list[str]:
     """Load an image archive into every node; returns the names of its images."""
     return node_programs.load(lab, plan_of(lab).nodes, archive)
 
 
-def _kubectl(lab: LabNodes, verb: str, pod: str) -> list[str]:
+def _kubectl(lab: Lab, verb: str, pod: str) -> list[str]:
     """kubectl for one pod, by `name` or `namespace/name`."""
     namespace, _, name = pod.rpartition("/")
     kubectl = [str(lab.binaries / "kubectl"), f"--kubeconfig={lab.node_kubeconfig}"]
     return [*kubectl, f"--namespace={namespace or 'default'}", verb, name]
 
 
-def logs_argv(lab: LabNodes, pod: str, *, follow: bool) -> list[str]:
+def logs_argv(lab: Lab, pod: str, *, follow: bool) -> list[str]:
     """The command line that prints a pod's output."""
     return [*_kubectl(lab, "logs", pod), *(["--follow"] if follow else [])]
 
@@ -166,7 +123,7 @@ def tail_argv(path: Path, *, follow: bool) -> list[str]:
     return ["tail", "-n", "+1", *(["-F"] if follow else []), str(path)]
 
 
-def _await_ready(lab: LabNodes, plane: ControlPlane, wanted: set[str]) -> None:
+def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
         ended = [node for node in missing if not node_programs.is_running(lab.directory, node)]
@@ -176,7 +133,7 @@ def _await_ready(lab: LabNodes, plane: ControlPlane, wanted: set[str]) -> None:
         time.sleep(0.05)
 
 
-def _log_name(lab: LabNodes, node: str) -> str:
+def _log_name(lab: Lab, node: str) -> str:
     runs = node_programs.first_process(lab.directory, node)
     return node_programs.unit_name("kubelet", node) if runs else node_programs.process_name(node)
 
