@@ -24,7 +24,7 @@ from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import cgroups, loop_devices, nodes
 from zonewise.lab.state import Lab, LabOptions
 
-pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.xdist_group("tour"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
 KUBECTL = 'kubectl() { zonewise lab kubectl -- "$@"; }'
 """Users have their own kubectl."""
