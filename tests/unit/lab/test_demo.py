@@ -32,6 +32,13 @@ def test_containers_of_the_shop_run_from_the_image() -> None:
         assert (container["image"], container["command"][0]) == (IMAGE, "python")
 
 
+def test_copies_are_spread_over_zones_then_nodes() -> None:
+    specs = pod_specs(app.manifests(3, zonewise=True, volume_in="", image=IMAGE))
+    for name in ("catalog", "front"):
+        keys = [constraint["topologyKey"] for constraint in specs[name]["topologySpreadConstraints"]]
+        assert keys == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"], name
+
+
 def test_orders_mount_their_volume() -> None:
     spec = pod_specs(app.manifests(3, zonewise=True, volume_in="zone-c", image=IMAGE))["orders"]
     (container,) = spec["containers"]
