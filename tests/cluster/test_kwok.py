@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from support.lab import shared_cluster
+from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import Invalid
+from zonewise.kube.wire.errors import ApiError, Invalid
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.nodes import kwok
@@ -66,6 +67,27 @@ async def test_deployment_spreads_over_a_thousand_nodes(plane: ControlPlane) -> 
         await until_ready(client, created["metadata"]["resourceVersion"], 30)
         pods = (await client.list(PODS, "default")).items
     assert Counter(zones[pod.spec.node_name] for pod in pods) == dict.fromkeys(ZONES, 10)
+
+
+async def test_kwok_removes_only_pods_that_end(cluster: ControlPlane, namespace: str) -> None:
+    """It deletes by name, and at times again when the name is another pod's."""
+    pod = {"metadata": {"name": "web-0"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
+    async with (
+        Client(kubeconfig.load(cluster.kubeconfig)) as admin,
+        Client(kubeconfig.load(cluster.layout.kubeconfig(Program.KWOK))) as player,
+    ):
+
+        async def refusal() -> str:
+            """The policy is in force a moment after the control plane started."""
+            await admin.create(PODS.whole(), pod, namespace)
+            try:
+                await player.delete(PODS, "web-0", namespace, grace_seconds=0)
+            except ApiError as error:
+                return str(error)
+            return ""
+
+        assert "this pod does not end" in await eventually(refusal, "kwok is refused")
+        await admin.delete(PODS, "web-0", namespace, grace_seconds=0)
 
 
 def test_rejected_nodes_raise_one_error(cluster: ControlPlane) -> None:

@@ -29,6 +29,11 @@ from zonewise.lab.status import LabHealth
 FIRST, SECOND = "zone-a-1", "zone-b-1"
 
 
+def test_more_than_eight_nodes_find_room_for_their_watchers(small_lab: Lab) -> None:
+    assert small_lab.nodes_per_zone
+    assert int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) >= 8192
+
+
 def test_nodes_are_ready_with_labels_and_pod_ranges(small_lab: Lab) -> None:
     listed = ControlPlane.attach(small_lab.directory).request("GET", "/api/v1/nodes")["items"]
     assert [node["metadata"]["name"] for node in listed] == [FIRST, SECOND]

@@ -165,6 +165,7 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
         lab = _enter(name, directory, options, programs)
         if options.has_nodes:
             progress("laying the network")
+            machine.allow_watchers()
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
         _start_ceph(lab, progress)

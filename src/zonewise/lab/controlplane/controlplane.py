@@ -21,7 +21,8 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab import paths, processes, records, slots
 from zonewise.lab.build import binaries
 from zonewise.lab.controlplane import etcd, programs
-from zonewise.lab.controlplane.programs import ControlPlaneConfig, ControlPlaneFiles, Program
+from zonewise.lab.controlplane.programs import USERS, ControlPlaneConfig, ControlPlaneFiles, Program
+from zonewise.lab.decide import kwok_policy
 from zonewise.objects.stored import Stored
 
 READY_WITHIN_SECONDS = 120.0
@@ -230,6 +231,9 @@ class ControlPlane:
         self.spawn(Program.APISERVER)
         self.wait_ready()
         progress("API server ready")
+        if Program.KWOK in enabled:
+            for path, document in kwok_policy.documents(USERS[Program.KWOK].name).items():
+                self.request("POST", path, document)
         for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER, Program.KWOK):
             if program in enabled:
                 self.spawn(program)

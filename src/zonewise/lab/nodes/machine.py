@@ -15,6 +15,9 @@ from zonewise.lab.nodes import cgroups
 
 _OVERLAY: Final = "overlay"
 _ROUTING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+_WATCHERS: Final = Path("/proc/sys/fs/inotify/max_user_instances")
+_WATCHERS_WANTED: Final = 8192
+"""A kubelet takes 13 and containerd 2. Linux lets a user have 128, which eight nodes use up; the next never gets ready."""
 
 
 def require(missing_packages: Sequence[str] = ()) -> None:
@@ -23,10 +26,16 @@ def require(missing_packages: Sequence[str] = ()) -> None:
         raise UsageError("\n".join(lines))
 
 
+def allow_watchers() -> None:
+    """The limit stays when the lab ends: other labs may run by then, and what nobody takes costs nothing."""
+    if int(_WATCHERS.read_text()) < _WATCHERS_WANTED:
+        _WATCHERS.write_text(str(_WATCHERS_WANTED))
+
+
 def facts(missing_packages: Sequence[str] = ()) -> MachineFacts:
     is_root = os.geteuid() == 0
     hierarchies = cgroups.known()
-    written = (*(hierarchy.path for hierarchy in hierarchies), _ROUTING) if is_root else ()
+    written = (*(hierarchy.path for hierarchy in hierarchies), _ROUTING, _WATCHERS) if is_root else ()
     return MachineFacts(
         is_root=is_root,
         capabilities=requirements.effective_capabilities(Path("/proc/self/status").read_text()),
