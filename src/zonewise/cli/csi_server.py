@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from zonewise.api.names import CSI_CONFIG_MAP, SYSTEM_NAMESPACE
 from zonewise.cli.options import cluster_options, health_options, listen, log_options, with_options
 from zonewise.errors import UsageError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 CONTROLLER_PORT = 10262
 NODE_PORT = 10263
-CONFIG_MAP = "zonewise-system/zonewise-csi-config"
+CONFIG_MAP = f"{SYSTEM_NAMESPACE}/{CSI_CONFIG_MAP}"
 DOMAIN_LABELS = "topology.kubernetes.io/region;topology.kubernetes.io/zone"
 KUBERNETES, NONE = "kubernetes", "none"
 F = TypeVar("F", bound=Callable[..., Any])

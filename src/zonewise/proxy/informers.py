@@ -75,11 +75,17 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self.on_node: Callable[[], None] = lambda: None
         self.on_topology: Callable[[], None] = lambda: None
         self._zone_changed = asyncio.Event()
+        self.last_node = Node()
+        """As `node`, but as it last was when its object is gone: the machine may run on for a while."""
 
     @property
     def node(self) -> Node:
         """This node; without labels and addresses while the API server has no such Node."""
         return self.nodes.get(Key("", self.node_name)) or Node()
+
+    def _keep_node(self, change: Change[Node]) -> None:
+        if change.new is not None and change.new.metadata.name == self.node_name:
+            self.last_node = change.new
 
     def place(self) -> NodePlace:
         if self._cluster is None:
@@ -106,6 +112,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
             self._grouped = grouped
             self.follow(from_now_on=True)
             grouped.on_change(self.slice_changed, from_now_on=True)
+            self.nodes.on_change(self._keep_node)
             self.nodes.on_change(self._node_changed, when=matters_by(_node_facts))
             self.namespaces.on_change(self._namespace_changed, when=drain_matters)
             synced.set()

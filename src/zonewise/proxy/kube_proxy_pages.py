@@ -41,9 +41,11 @@ async def serve(health: Callable[[datetime], NodeHealth]) -> None:
 async def _listening(answer: Answer, host: str | None, port: int) -> None:
     server = LazyHttpServer(answer)
     listener = await _free_listener(server, host, port)
+    _log.info("pages of kube-proxy served", port=port)
     try:
-        await listener.serve_forever()
+        await asyncio.Event().wait()
     finally:
+        listener.close()
         await server.close()
 
 
@@ -54,7 +56,8 @@ async def _free_listener(server: LazyHttpServer, host: str | None, port: int) ->
             return await listen_for(server.connection, "kube-proxy's pages", host, port, None)
         except ZonewiseError as error:
             if not logged:
-                _log.warning("port of kube-proxy unavailable", port=port, error=str(error))
+                advice = "tried again until it is free, or leave the pages out with --no-kube-proxy-pages"
+                _log.warning("port of kube-proxy unavailable", port=port, error=str(error), advice=advice)
             logged = True
             await asyncio.sleep(_RETRY_SECONDS)
 

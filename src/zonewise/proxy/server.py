@@ -160,7 +160,7 @@ class Proxy:
                 await self._health_checks.close()
 
     def _node_health(self, now: datetime) -> NodeHealth:
-        return NodeHealth.of(self._pending.state, self._informers.node, now)
+        return NodeHealth.of(self._pending.state, self._informers.last_node, now)
 
     def _network_changed(self) -> None:
         self._pending.network_changed = True

@@ -15,6 +15,7 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, Key
+from zonewise.proxy.decide.node_health import is_eligible
 from zonewise.proxy.informers import ProxyInformers
 
 ZONE = "topology.kubernetes.io/zone"
@@ -90,3 +91,18 @@ async def test_node_watches_the_groups_of_its_zone_label(client: Client, node: s
         await eventually(lambda: _addresses(informers, service) == {GROUPS["b"], *common}, "its own group again")
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: None}}}))
         await eventually(lambda: _addresses(informers, service) == set(GROUPS.values()), "without a zone, every group")
+
+
+async def test_deleted_node_stays_known_as_it_was_last(client: Client) -> None:
+    """An autoscaler taints a node, deletes its object, and then ends the machine: load balancers must not come back."""
+    name, taint = f"n-{uuid.uuid4().hex[:8]}", {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    await client.create(NODES, {"metadata": {"name": name, "labels": {ZONE: "a"}}})
+    caches = Caches(client)
+    informers = ProxyInformers(client, caches, name, all_services=False)
+    async with running(caches, informers):
+        assert is_eligible(informers.last_node)
+        await client.patch(NODES, name, MergePatch({"spec": {"taints": [taint]}}))
+        await eventually(lambda: not is_eligible(informers.last_node), "the taint is seen")
+        await client.delete(NODES, name)
+        await eventually(lambda: not informers.node.metadata.name, "the node is gone")
+        assert not is_eligible(informers.last_node)

@@ -78,4 +78,16 @@ async def test_port_of_a_running_kube_proxy_is_taken_over_when_it_ends(ports: tu
             await asyncio.sleep(0.3)
         await eventually(lambda: answers(f"http://127.0.0.1:{ports[0]}/healthz"), "it serves the freed port")
     serving.cancel()
-    assert [line["port"] for line in lines] == [ports[0]], "logged once"
+    taken = [line["port"] for line in lines if line["log_level"] == "warning"]
+    assert taken == [ports[0]], "logged once"
+
+
+async def test_pages_end_beside_an_idle_connection(ports: tuple[int, int]) -> None:
+    serving = asyncio.create_task(kube_proxy_pages.serve(lambda now: NodeHealth(now, now, **WELL)))
+    await eventually(lambda: answers(f"http://127.0.0.1:{ports[0]}/healthz"), "the pages are served")
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{ports[0]}/healthz") as response:
+        await response.read()
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait_for(serving, 30)
+    assert not await answers(f"http://127.0.0.1:{ports[0]}/healthz")

@@ -29,6 +29,7 @@ def test_small_ratios_become_exact_slot_counts(shares: dict[str, float], counts:
 
 @given(st.dictionaries(st.integers(), st.floats(0.01, 100.0), min_size=1, max_size=30))
 @example({0: 0.5, 1: 0.01171875, 2: 29.5, 3: 0.015625})
+@example({target: 0.05 if target < 1021 else 0.1 for target in range(1024)})
 def test_slots_are_in_proportion_to_shares(shares: dict[int, float]) -> None:
     counts = count_slots(shares)
     total, total_share = sum(counts.values()), sum(shares.values())

@@ -46,7 +46,6 @@ class WorkloadKey(NamedTuple):
 
 BudgetHandler = Callable[[Key], None]
 WorkloadHandler = Callable[[WorkloadKey], None]
-ControllerHandler = Callable[[PodFacts], None]
 
 _NONE: Final[dict[Key, None]] = {}
 _READ_SECONDS: Final = 2.0

@@ -131,10 +131,6 @@ class LabCeph(Stored, frozen=True, kw_only=True):
         if number is not signal.SIGSTOP:
             process.wait(_TIMEOUT_SECONDS)
 
-    def start_process(self, name: str) -> None:
-        """Resume or restart mon, mgr or mds."""
-        self._resume(name, f"ceph-{name}", {"mon": "m", "mgr": "x", "mds": "a"}[name])
-
     def _osd_name(self, zone: str) -> str:
         if zone not in self.zones:
             raise CephError(f"unknown zone {zone!r}: the zones are {', '.join(self.zones)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from zonewise.api.names import SYSTEM_NAMESPACE
+from zonewise.api.names import CSI_CONFIG_MAP, SYSTEM_NAMESPACE
 from zonewise.install import components
 from zonewise.install.components import Document, InstallComponent, InstallMode
 from zonewise.kube.client.client import Client
@@ -20,7 +20,6 @@ from zonewise.lab.nodes import loop_devices
 from zonewise.lab.state import Lab
 from zonewise.objects import CONFIG_MAPS
 
-_CONFIG_MAP: Final = "zonewise-csi-config"
 _SECRET: Final = "zonewise-csi-ceph"  # noqa: S105 - the object's name
 _MOUNTED_KEY: Final = "/etc/zonewise-csi-ceph/userKey"
 """Where the manifests mount the secret."""
@@ -42,7 +41,7 @@ async def configure(client: Client, lab: Lab) -> None:
     config = json.dumps(cluster.attach(lab.ceph).csi_config(_MOUNTED_KEY), indent=2)
     try:
         await client.create(
-            CONFIG_MAPS, {"metadata": {"name": _CONFIG_MAP}, "data": {"config.json": config}}, SYSTEM_NAMESPACE
+            CONFIG_MAPS, {"metadata": {"name": CSI_CONFIG_MAP}, "data": {"config.json": config}}, SYSTEM_NAMESPACE
         )
     except Conflict:
         return

@@ -28,14 +28,19 @@ def require(missing_packages: Sequence[str] = ()) -> None:
 
 def allow_watchers() -> None:
     """The limit stays when the lab ends: other labs may run by then, and what nobody takes costs nothing."""
-    if int(_WATCHERS.read_text()) < _WATCHERS_WANTED:
+    if not _has_watchers():
         _WATCHERS.write_text(str(_WATCHERS_WANTED))
+
+
+def _has_watchers() -> bool:
+    return int(_WATCHERS.read_text()) >= _WATCHERS_WANTED
 
 
 def facts(missing_packages: Sequence[str] = ()) -> MachineFacts:
     is_root = os.geteuid() == 0
     hierarchies = cgroups.known()
-    written = (*(hierarchy.path for hierarchy in hierarchies), _ROUTING, _WATCHERS) if is_root else ()
+    limits = () if _has_watchers() else (_WATCHERS,)
+    written = (*(hierarchy.path for hierarchy in hierarchies), _ROUTING, *limits) if is_root else ()
     return MachineFacts(
         is_root=is_root,
         capabilities=requirements.effective_capabilities(Path("/proc/self/status").read_text()),

@@ -41,6 +41,8 @@ def _exact(shares: Mapping[T, float]) -> dict[T, int]:
 
 def _rounded(shares: Mapping[T, float], total: int) -> dict[T, int]:
     """`total` slots by the largest remainder, with at least one slot each."""
+    if total <= len(shares):
+        return dict.fromkeys(shares, 1)
     quotas = _quotas_above_one(shares, total)
     counts = {target: int(quotas.get(target, 1)) for target in shares}
     left = total - sum(counts.values())
