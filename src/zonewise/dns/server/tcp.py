@@ -50,6 +50,10 @@ MAX_BUFFERED_BYTES: Final = 64 << 20
 """Of all connections together: incomplete messages, and unread replies."""
 DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 8
+"""In a turn of the event loop. Connections over the limit are closed some turns later, and until then descriptors must suffice:
+without any, asyncio logs its failure to accept without end.
+"""
 
 
 class TcpWorker:
@@ -76,7 +80,8 @@ class TcpWorker:
         self._handover.setblocking(False)
         self.loop.add_reader(self._handover, self._receive_handover)
         for listener in self._listeners:
-            await self.loop.create_server(lambda: TcpConnection(self), sock=listener, backlog=_BACKLOG)
+            await self.loop.create_server(lambda: TcpConnection(self), sock=listener, backlog=_ACCEPTED_AT_ONCE)
+            listener.listen(_BACKLOG)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._limit_connections())
             if self._forwarder:
@@ -254,6 +259,8 @@ class TcpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
+        """Forgotten at once: others that connect in the same turn of the event loop close the next one."""
+        self._worker.connections.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
