@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.docs.commands import Block, blocks, pages
-from support.process import scrape
+from support.lab.written_lines import VOLUMES, WrittenLines
+from support.process import scrape, wait_for
 from zonewise.lab import labs, processes, state
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.demo import installed, zone_answers
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, loop_devices, nodes
+from zonewise.lab.nodes import cgroups, loop_devices, node_programs, nodes
 from zonewise.lab.state import Lab, LabOptions
 
 pytestmark = [pytest.mark.xdist_group("tour"), pytest.mark.timeout(1200)]
@@ -200,6 +203,49 @@ def test_names_resolve_to_pods_of_the_clients_zone(tour: Lab) -> None:
 
 def test_drain_waits_for_the_budget_and_finishes(tour: Lab) -> None:
     assert "node/zone-a-1 drained" in run_commands(tour, TOUR["drain"])
+
+
+def node_plugin(lab: Lab, node: str) -> list[int]:
+    """The driver's processes in the node's own PID namespace."""
+    own = Path(f"/proc/{node_programs.first_process(lab.directory, node)}/ns/pid").stat()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            runs = b"\0csi\0node\0" in process.joinpath("cmdline").read_bytes()
+            if runs and os.path.samestat(process.joinpath("ns/pid").stat(), own):
+                found.append(int(process.name))
+    return found
+
+
+def kubelet(lab: Lab, node: str) -> list[int]:
+    return [unit.pid for unit in node_programs.units(lab.directory, node, ["kubelet"]) if unit.pid]
+
+
+def kill_and_wait(pids: Callable[[], list[int]]) -> None:
+    """Until others have taken their place."""
+    before = pids()
+    assert before
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: pids() and not set(pids()) & set(before))
+
+
+def test_mounted_volumes_outlive_their_node_plugin_and_the_kubelet(tour: Lab) -> None:
+    """Written all the time; after that the new plugin unmounts and deletes what the old one had mounted."""
+    writer = WrittenLines(tour, "zone-a")
+    writer.create()
+    node = writer.node
+    for pids_of in (node_plugin, kubelet):
+        kill_and_wait(lambda pids_of=pids_of: pids_of(tour, node))
+        run_commands(tour, [f"kubectl wait node {node} --for=condition=Ready --timeout=120s"])
+        for volume in VOLUMES:
+            before = len(writer.lines(volume))
+            wait_for(lambda volume=volume, before=before: len(writer.lines(volume)) > before)
+    assert writer.restarts == 0
+    for volume in VOLUMES:
+        lines = writer.lines(volume)
+        assert lines == list(range(len(lines)))
+    writer.remove()
 
 
 def test_clients_are_served_after_the_loss_of_a_zone(tour: Lab) -> None:
