@@ -167,10 +167,11 @@ def writing(path: Path) -> Iterator[list[int]]:
 
 
 class Questions:
-    """Pods that ask a Service all the time, by its address and by the names of its pods."""
+    """Pods that ask a Service all the time, by its address and, unless told otherwise, by the names of its pods."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, *, by_name: bool = True) -> None:
         self._lab = lab
+        self._ways = (False, True) if by_name else (False,)
         self.answered: Counter[str] = Counter()
         self.unanswered: list[str] = []
         self.during = ""
@@ -179,7 +180,7 @@ class Questions:
     def going_on(self) -> Iterator[None]:
         stopping = threading.Event()
         with ThreadPoolExecutor(2) as pool:
-            asking = [pool.submit(self._until, stopping, by_name=by_name) for by_name in (False, True)]
+            asking = [pool.submit(self._until, stopping, by_name=by_name) for by_name in self._ways]
             try:
                 yield
             finally:
