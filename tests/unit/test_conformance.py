@@ -15,12 +15,27 @@ from typing import Any
 
 import pytest
 
-from support.conformance import images, junit, lab_run, programs, recipes, report, setups, suite_run, tiers
+from support.conformance import (
+    images,
+    junit,
+    lab_run,
+    programs,
+    recipes,
+    report,
+    setups,
+    sidecars,
+    storage,
+    suite_run,
+    tiers,
+)
 from support.conformance.junit import SpecOutcome, SpecResult
 from support.conformance.recipes import RecipeInputs
 from support.conformance.report import SetupResult
 from support.conformance.setups import Setup
+from support.conformance.storage import StorageKind
 from zonewise.errors import UsageError, ZonewiseError
+from zonewise.install import components
+from zonewise.install.components import InstallComponent, InstallMode, ManifestValues
 from zonewise.lab import labs
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.decide.oci_image import ImageFiles, blob
@@ -51,6 +66,10 @@ SELECTED = {
     "[sig-apps] Job should delete a job [Conformance]": set(),
     "[sig-storage] ConfigMap should be consumable from pods in volume [Conformance]": set(),
     "[sig-network] HostPort [Disruptive] restarts its node [Conformance]": set(),
+    "External Storage [Driver: ceph.zonewise.dev] [Testpattern: Dynamic PV (block volmode)] volumes should store data": {
+        "storage"
+    },
+    "External Storage [Driver: ceph.zonewise.dev] disruptive [Disruptive] [LinuxOnly] should keep a mount": set(),
 }
 
 
@@ -69,13 +88,14 @@ def test_unknown_tier_or_set_up_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="conformance, wide, apps"):
         tiers.choose("confromance")
     with pytest.raises(UsageError, match="stock, ours, overlay"):
-        setups.choose("theirs")
-    assert setups.choose("") == [Setup.STOCK, Setup.OURS, Setup.OVERLAY]
+        setups.choose("rbd", tiers.choose("wide").setups)
+    assert setups.choose("", tiers.choose("storage").setups) == [Setup.RBD, Setup.CEPHFS]
 
 
 def test_set_ups_differ_in_what_the_lab_starts() -> None:
-    stock, ours, overlay = (setups.lab_options(setup, 2) for setup in Setup)
+    stock, ours, overlay, rbd, cephfs = (setups.lab_options(setup, 2) for setup in Setup)
     assert (stock, stock.kube_proxy, stock.controllers, stock.nodes_per_zone) == (overlay, True, "*", 2)
+    assert (stock.ceph, rbd.ceph, rbd) == (False, True, cephfs)
     assert (ours.kube_proxy, ours.controllers) == (False, "*,-endpointslice-controller")
     assert [setup for setup in Setup if setups.needs_zonewise(setup)] == [Setup.OURS, Setup.OVERLAY]
 
@@ -276,3 +296,35 @@ def test_the_suite_is_of_the_labs_kubernetes() -> None:
 def test_coredns_manifest_names_the_image_that_is_made() -> None:
     text = Path(setups.MANIFESTS, "coredns.yaml").read_text()
     assert f"image: {recipes.COREDNS}\n" in text
+
+
+def test_sidecars_have_the_versions_that_go_modules_require() -> None:
+    names = {**sidecars.image_names("provisioner"), **sidecars.image_names("snapshots")}
+    assert {name: image.rpartition(":")[0] for name, image in names.items()} == {
+        name: f"registry.k8s.io/sig-storage/{name}"
+        for name in ("csi-provisioner", "csi-resizer", "csi-snapshotter", "snapshot-controller")
+    }
+    assert all(re.fullmatch(r"v\d+\.\d+\.\d+", image.rpartition(":")[2]) for image in names.values())
+
+
+def test_driver_runs_with_the_sidecars_that_were_built() -> None:
+    documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, ManifestValues(image="csi:1"))
+    built = {
+        f"registry.k8s.io/sig-storage/csi-{name}": f"built-{name}" for name in ("provisioner", "resizer", "snapshotter")
+    }
+    tagged = [storage.with_tags(document, built) for document in documents]
+    (deployment,) = (document for document in tagged if document["kind"] == "Deployment")
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    assert [container["image"] for container in containers] == ["csi:1", *built.values()]
+
+
+@pytest.mark.parametrize("kind", StorageKind)
+def test_suite_is_told_of_classes_that_are_installed(kind: StorageKind) -> None:
+    documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, ManifestValues(image="csi:1"))
+    classes = {document["metadata"]["name"] for document in documents if document["kind"] == "StorageClass"}
+    definition = storage.driver_definition(kind)
+    assert definition["StorageClass"]["FromExistingClassName"] in classes
+    assert (
+        f"kind: VolumeSnapshotClass\nmetadata: {{name: {definition['SnapshotClass']['FromExistingClassName']}}}"
+        in (setups.MANIFESTS / "snapshots.yaml").read_text()
+    )

@@ -280,14 +280,14 @@ def _fill(lab: Lab, progress: Progress) -> None:
         progress("installing Zonewise")
         _let_control_plane_go_first(lab)
         app.until_nodes_take_pods(lab)
-        installed.apply(lab)
+        installed.apply(lab, installed.documents(lab))
     if lab.options.demo:
         progress("starting the demo application")
         app.up(lab)
     if lab.options.zonewise:
         progress("waiting for Zonewise")
         installed.start_dashboard(lab)
-        installed.wait(lab)
+        installed.wait(lab, installed.documents(lab))
 
 
 def _let_control_plane_go_first(lab: Lab) -> None:

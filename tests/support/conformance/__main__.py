@@ -45,8 +45,9 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
-    tier, chosen = tiers.choose(arguments.tier), setups.choose(arguments.setup)
-    inputs = RunInputs.ensure(reporter, zonewise=any(map(setups.needs_zonewise, chosen)))
+    tier = tiers.choose(arguments.tier)
+    chosen = setups.choose(arguments.setup, tier.setups)
+    inputs = RunInputs.ensure(reporter, chosen)
     if arguments.build_only:
         return 0
     results = []

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support.conformance import images, programs, setups
+from support.conformance import budgets as namespace_budgets
+from support.conformance import images, programs, setups, sidecars, storage
 from support.conformance.programs import SuitePrograms
 from support.conformance.report import SetupResult
-from support.conformance.setups import Setup
+from support.conformance.setups import InstallInputs, Setup
 from support.conformance.suite_run import SuiteRun
 from support.conformance.tiers import Tier
 from zonewise.lab import labs
@@ -32,22 +34,27 @@ def default_name(root: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """What is built once for all runs: programs, archives of images, and the name of Zonewise's image."""
+    """What is built once for all runs: programs, archives of images, and what set-ups install."""
 
     programs: SuitePrograms
     archives: Sequence[Path]
-    zonewise: str
+    install: InstallInputs
 
     @classmethod
-    def ensure(cls, reporter: ProgressReporter, *, zonewise: bool) -> RunInputs:
+    def ensure(cls, reporter: ProgressReporter, chosen: Sequence[Setup]) -> RunInputs:
         build.ensure(DEFAULT_VERSION, reporter)
         preparation.prepare_nodes(reporter)
         built = programs.ensure(reporter)
-        archives, name = [images.ensure(built, reporter)], ""
-        if zonewise:
+        archives, zonewise, csi, beside = [images.ensure(built, reporter)], "", "", None
+        if any(map(setups.needs_zonewise, chosen)):
             image = container_images.ensure(ImageTarget.PROGRAMS, reporter)
-            archives, name = [image.path, *archives], image.name
-        return cls(programs=built, archives=archives, zonewise=name)
+            archives, zonewise = [image.path, *archives], image.name
+        if any(map(setups.storage_of, chosen)):
+            image, beside = container_images.ensure(ImageTarget.CSI, reporter), sidecars.ensure(reporter)
+            archives, csi = [image.path, *beside.archives, *archives], image.name
+        return cls(
+            programs=built, archives=archives, install=InstallInputs(zonewise=zonewise, csi=csi, sidecars=beside)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class LabRun:
         reporter.step(f"{self.setup}: {setups.description(self.setup)}")
         options = setups.lab_options(self.setup, self.tier.nodes_per_zone, self.inputs.archives)
         lab = labs.up(self.name, options, reporter.step)
-        setups.install(self.setup, lab, self.inputs.zonewise, reporter.step)
+        setups.install(self.setup, lab, self.inputs.install, reporter.step)
         run = SuiteRun(
             tier=self.tier,
             setup=self.setup,
@@ -84,6 +91,16 @@ class LabRun:
             programs=self.inputs.programs,
             directory=self.directory,
             focus=focus,
+            flags=self._storage_flags(),
         )
         reporter.step(f"running {self.tier.what}; log: {run.log}")
-        return run.execute()
+        budgets = self.tier.budgets and setups.needs_zonewise(self.setup)
+        with namespace_budgets.in_every_namespace(lab) if budgets else nullcontext():
+            return run.execute()
+
+    def _storage_flags(self) -> list[str]:
+        kind = setups.storage_of(self.setup)
+        if kind is None:
+            return []
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return [f"--storage.testdriver={storage.write_test_driver(kind, self.directory)}"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from zonewise.errors import UsageError, ZonewiseError
+from support.conformance import kubectl, storage
+from support.conformance.sidecars import Sidecars
+from support.conformance.storage import StorageKind
+from zonewise.errors import UsageError
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.state import Lab, LabOptions
 
@@ -24,6 +25,8 @@ class Setup(StrEnum):
     STOCK = "stock"
     OURS = "ours"
     OVERLAY = "overlay"
+    RBD = "rbd"
+    CEPHFS = "cephfs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class _Parts:
     """kube-proxy, CoreDNS and the EndpointSlice controller."""
     install: tuple[str, ...] = ()
     """Arguments of `zonewise install`; none leaves Zonewise out."""
+    storage: StorageKind | None = None
 
 
 _PARTS: Final = {
@@ -47,14 +51,34 @@ _PARTS: Final = {
         stock_data_plane=True,
         install=("--mode=overlay", "--only=slices,disruption"),
     ),
+    Setup.RBD: _Parts(
+        what="the Ceph CSI driver with the real sidecars, volumes of RBD",
+        stock_data_plane=True,
+        storage=StorageKind.RBD,
+    ),
+    Setup.CEPHFS: _Parts(
+        what="the Ceph CSI driver with the real sidecars, volumes of CephFS",
+        stock_data_plane=True,
+        storage=StorageKind.CEPHFS,
+    ),
 }
 
 
-def choose(name: str) -> list[Setup]:
-    """The set-up of this name; all for an empty one."""
-    if name and name not in set(Setup):
-        raise UsageError(f"there is no set-up {name!r}: choose one of {', '.join(Setup)}")
-    return [Setup(name)] if name else list(Setup)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallInputs:
+    """What set-ups install; each is built only if one needs it."""
+
+    zonewise: str = ""
+    """The name of its image."""
+    csi: str = ""
+    sidecars: Sidecars | None = None
+
+
+def choose(name: str, offered: Sequence[Setup]) -> list[Setup]:
+    """The set-up of this name; all that the tier offers for an empty one."""
+    if name and name not in offered:
+        raise UsageError(f"there is no set-up {name!r} in this tier: choose one of {', '.join(offered)}")
+    return [Setup(name)] if name else list(offered)
 
 
 def description(setup: Setup) -> str:
@@ -65,6 +89,10 @@ def needs_zonewise(setup: Setup) -> bool:
     return bool(_PARTS[setup].install)
 
 
+def storage_of(setup: Setup) -> StorageKind | None:
+    return _PARTS[setup].storage
+
+
 def lab_options(setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = ()) -> LabOptions:
     stock = _PARTS[setup].stock_data_plane
     return LabOptions(
@@ -73,33 +101,28 @@ def lab_options(setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = ()
         kube_proxy=stock,
         controllers="*" if stock else "*,-endpointslice-controller",
         cluster_dns=True,
+        ceph=storage_of(setup) is not None,
         images=tuple(map(str, archives)),
     )
 
 
-def install(setup: Setup, lab: Lab, image: str, progress: Callable[[str], None]) -> None:
+def install(setup: Setup, lab: Lab, inputs: InstallInputs, progress: Callable[[str], None]) -> None:
     """Returns when all of it is ready."""
     parts = _PARTS[setup]
-    _kubectl(lab, "apply", f"--filename={MANIFESTS / 'kube-dns.yaml'}")
+    kubectl.run(lab, "apply", f"--filename={MANIFESTS / 'kube-dns.yaml'}")
     if parts.stock_data_plane:
         progress("installing CoreDNS")
-        _kubectl(lab, "apply", f"--filename={MANIFESTS / 'coredns.yaml'}")
-        _kubectl(lab, "rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=300s")
+        kubectl.run(lab, "apply", f"--filename={MANIFESTS / 'coredns.yaml'}")
+        kubectl.run(lab, "rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=300s")
     if parts.install:
         progress(f"installing Zonewise: zonewise install {' '.join(parts.install)}")
-        _zonewise(lab, "install", *parts.install, f"--image={image}", "--wait", f"--timeout={_READY_WITHIN_SECONDS}")
-
-
-def _kubectl(lab: Lab, *arguments: str) -> None:
-    _run([str(lab.binaries / "kubectl"), f"--kubeconfig={lab.node_kubeconfig}", *arguments])
+        image, timeout = f"--image={inputs.zonewise}", f"--timeout={_READY_WITHIN_SECONDS}"
+        _zonewise(lab, "install", *parts.install, image, "--wait", timeout)
+    if parts.storage is not None and inputs.sidecars is not None:
+        progress("installing the CSI driver, its sidecars and the snapshot controller")
+        storage.install(lab, inputs.csi, inputs.sidecars)
 
 
 def _zonewise(lab: Lab, *arguments: str) -> None:
     program = "from zonewise.cli.main import main; main()"
-    _run([sys.executable, "-c", program, *arguments], {"KUBECONFIG": str(lab.node_kubeconfig)})
-
-
-def _run(argv: list[str], environ: dict[str, str] | None = None) -> None:
-    done = subprocess.run(argv, env={**os.environ, **(environ or {})}, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ZonewiseError(f"`{' '.join(argv[-4:])}` failed: {(done.stderr or done.stdout).strip()[-600:]}")
+    kubectl.execute([sys.executable, "-c", program, *arguments], {"KUBECONFIG": str(lab.node_kubeconfig)})

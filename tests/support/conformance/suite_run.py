@@ -39,6 +39,8 @@ class SuiteRun:
     """Of the log and the report."""
     focus: str = ""
     """Instead of the tier's, to run a few specs."""
+    flags: Sequence[str] = ()
+    """More of the suite's own."""
 
     @property
     def log(self) -> Path:
@@ -71,6 +73,7 @@ class SuiteRun:
             f"--num-nodes={len(self.lab.zones) * self.lab.nodes_per_zone}",
             f"--report-dir={self.directory}",
             *_SUITE_FLAGS,
+            *self.flags,
         ]
 
     def _run_ginkgo(self) -> int:

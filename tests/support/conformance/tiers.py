@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from support.conformance.setups import Setup
 from zonewise.errors import UsageError
 
 _NOT_HERE: Final = (
@@ -23,10 +24,13 @@ class Tier:
     what: str
     focus: tuple[str, ...]
     skip: tuple[str, ...] = _NOT_HERE
+    setups: tuple[Setup, ...] = (Setup.STOCK, Setup.OURS, Setup.OVERLAY)
     nodes_per_zone: int = 1
     processes: int = 4
     """Of ginkgo. Specs wait for pods most of the time."""
     timeout_minutes: int = 60
+    budgets: bool = False
+    """Whether every namespace gets a budget of ours, where Zonewise is installed."""
 
 
 TIERS: Final = {
@@ -52,9 +56,18 @@ TIERS: Final = {
         ),
         Tier(
             name="apps",
-            what="workload controllers whose pods are evicted and spread",
+            what="workload controllers whose pods are evicted and spread, with a TopologyDisruptionBudget in each namespace",
             focus=(r"\[sig-apps\] (StatefulSet|Daemon set|Deployment|DisruptionController)",),
+            budgets=True,
             timeout_minutes=120,
+        ),
+        Tier(
+            name="storage",
+            what="External.Storage: dynamic volumes, block devices, copies, snapshots, growing, topology",
+            focus=(r"External.Storage",),
+            skip=(r"\[Disruptive\]", r"\[Feature:Windows\]", r"\[Feature:SELinux"),
+            setups=(Setup.RBD, Setup.CEPHFS),
+            timeout_minutes=180,
         ),
     )
 }

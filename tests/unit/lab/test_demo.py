@@ -9,7 +9,7 @@ import pytest
 
 from zonewise.install import components
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues
-from zonewise.lab.ceph.driver import for_lab
+from zonewise.lab.ceph.driver import for_lab, without_sidecars
 from zonewise.lab.demo import app, shop
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ def test_orders_mount_their_volume() -> None:
 
 def driver(kind: str) -> Json:
     documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, ManifestValues(image=IMAGE))
-    (found,) = (for_lab(document, "lab") for document in documents if document["kind"] == kind)
+    (found,) = (without_sidecars(for_lab(document, "lab")) for document in documents if document["kind"] == kind)
     return found
 
 

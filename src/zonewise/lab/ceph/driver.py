@@ -1,7 +1,4 @@
-"""Ceph CSI driver in a lab with a Ceph cluster: the manifests of `zonewise install --only csi`, without sidecars.
-
-Their images can't be built here. Only the provisioner is needed, and `lab_provisioner` replaces it.
-"""
+"""Ceph CSI driver in a lab with a Ceph cluster: the manifests of `zonewise install --only csi`."""
 
 from __future__ import annotations
 
@@ -29,10 +26,14 @@ _DRIVER: Final = "csi"
 _PROVISIONER: Final = ["python", "-m", "zonewise.ceph.lab_provisioner"]
 
 
-def documents(lab: Lab) -> list[Document]:
-    assert lab.csi_image is not None, "a lab with Zonewise and Ceph has the driver's image"
-    values = components.ManifestValues(image=lab.csi_image.name)
+def documents(lab: Lab, image: str, *, sidecars: bool = False) -> list[Document]:
+    """With sidecars, the lab's nodes must have their images. Otherwise a container of the driver's image provisions; volumes
+    neither grow nor have snapshots then.
+    """
+    values = components.ManifestValues(image=image)
     documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, values)
+    if not sidecars:
+        documents = [without_sidecars(document) for document in documents]
     return [*(for_lab(document, lab.name) for document in documents), _secret(cluster.attach(lab.ceph))]
 
 
@@ -48,24 +49,26 @@ async def configure(client: Client, lab: Lab) -> None:
 
 
 def for_lab(document: Document, lab: str) -> Document:
-    """A container of the driver's image provisions; volumes neither grow nor have snapshots.
-
-    Nodes of a lab share a kernel. Its own Ceph clients work in the machine's network only, so nodes use those in user space, and
-    it has one list of loop devices and one tree of cgroups, in which each node has its own names.
+    """Nodes of a lab share a kernel. Its own Ceph clients work in the machine's network only, so nodes use those in user space,
+    and it has one list of loop devices and one tree of cgroups, in which each node has its own names.
     """
+    if document["kind"] == "DaemonSet":
+        driver = _driver_in(document["spec"]["template"]["spec"])
+        kept = [word for word in driver["args"] if not word.startswith("--daemon-cgroup")]
+        cgroup = f"--daemon-cgroup={CGROUPS}/{node_cgroup(lab, _NODE)}/csi"
+        state = f"--state-directory={loop_devices.state_directory(lab, _NODE)}"
+        driver["args"] = [*kept, cgroup, state, *_WITHOUT_KERNEL]
+    return document
+
+
+def without_sidecars(document: Document) -> Document:
     match document["kind"]:
         case "CSIDriver":
-            document["spec"]["storageCapacity"] = False  # the sidecar that publishes capacity is missing
+            document["spec"]["storageCapacity"] = False  # a sidecar publishes capacity
         case "Deployment":
             spec = document["spec"]["template"]["spec"]
             driver = _driver_in(spec)
             spec["containers"] = [driver, _provisioner(driver)]
-        case "DaemonSet":
-            driver = _driver_in(document["spec"]["template"]["spec"])
-            kept = [word for word in driver["args"] if not word.startswith("--daemon-cgroup")]
-            cgroup = f"--daemon-cgroup={CGROUPS}/{node_cgroup(lab, _NODE)}/csi"
-            state = f"--state-directory={loop_devices.state_directory(lab, _NODE)}"
-            driver["args"] = [*kept, cgroup, state, *_WITHOUT_KERNEL]
     return document
 
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply as apply_manifests
@@ -29,7 +30,7 @@ def documents(lab: Lab) -> list[Document]:
     assert lab.image is not None, "a lab with Zonewise has its image"
     values = components.ManifestValues(image=lab.image.name)
     documents = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
-    driver = csi_driver.documents(lab) if lab.options.ceph else []
+    driver = csi_driver.documents(lab, lab.csi_image.name) if lab.csi_image else []
     return [*documents, _dns_service(lab.cluster_dns), *driver]
 
 
@@ -47,13 +48,13 @@ def _dns_service(address: str) -> Document:
     }
 
 
-def apply(lab: Lab) -> None:
-    asyncio.run(_apply(lab))
+def apply(lab: Lab, documents: Sequence[Document]) -> None:
+    asyncio.run(_apply(lab, documents))
 
 
-def wait(lab: Lab) -> None:
-    """Until every pod of it is ready."""
-    asyncio.run(_wait(lab))
+def wait(lab: Lab, documents: Sequence[Document]) -> None:
+    """Until every pod of them is ready."""
+    asyncio.run(_wait(lab, documents))
 
 
 def start_dashboard(lab: Lab) -> None:
@@ -85,11 +86,11 @@ def _answers(port: int) -> bool:
         return False
 
 
-async def _apply(lab: Lab) -> None:
+async def _apply(lab: Lab, documents: Sequence[Document]) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
 
         async def apply_all() -> None:
-            async for _ in apply_manifests.apply(client, documents(lab), force=True):
+            async for _ in apply_manifests.apply(client, documents, force=True):
                 pass
             if lab.options.ceph:
                 await csi_driver.configure(client, lab)
@@ -97,8 +98,8 @@ async def _apply(lab: Lab) -> None:
         await patiently(apply_all, _READY_WITHIN_SECONDS)
 
 
-async def _wait(lab: Lab) -> None:
+async def _wait(lab: Lab, documents: Sequence[Document]) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
         await patiently(
-            lambda: apply_manifests.until_ready(client, documents(lab), _READY_WITHIN_SECONDS), _READY_WITHIN_SECONDS
+            lambda: apply_manifests.until_ready(client, documents, _READY_WITHIN_SECONDS), _READY_WITHIN_SECONDS
         )
