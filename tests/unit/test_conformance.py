@@ -319,7 +319,7 @@ def test_driver_runs_with_the_sidecars_that_were_built() -> None:
 
 
 @pytest.mark.parametrize("kind", StorageKind)
-def test_suite_is_told_of_classes_that_are_installed(kind: StorageKind) -> None:
+def test_suites_driver_definition_names_installed_classes(kind: StorageKind) -> None:
     documents = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, ManifestValues(image="csi:1"))
     classes = {document["metadata"]["name"] for document in documents if document["kind"] == "StorageClass"}
     definition = storage.driver_definition(kind)
