@@ -107,7 +107,7 @@ Examples:
     default=True,
     show_default=True,
     help="With --all-services: answer what is asked of kube-proxy, :10256/healthz (load balancers) and "
-    "127.0.0.1:10249/proxyMode.",
+    "127.0.0.1:10249/proxyMode and /metrics.",
 )
 @health_options(HEALTH_PORT)
 @click.option(

@@ -53,6 +53,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
     """`slices` are those without a group.
 
     Calls `on_dirty` with Services to sync, `on_topology` when nodes or drained zones change, `on_node` when this node does.
+    `on_slice` gets the slices that are there at the start and then each change, before their Services are dirty.
     """
 
     def __init__(self, client: Client, caches: Caches, node: str, *, all_services: bool) -> None:
@@ -74,6 +75,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
         self.on_topology: Callable[[], None] = lambda: None
+        self.on_slice: Callable[[Change[EndpointSlice]], None] = lambda _change: None
         self._zone_changed = asyncio.Event()
         self.last_node = Node()
         """As `node`, but as it last was when its object is gone: the machine may run on for a while."""
@@ -110,6 +112,8 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
             for watch in (*self.watches, grouped):
                 await watch.wait_synced()
             self._grouped = grouped
+            for slices in (self.slices, grouped):
+                slices.on_change(self.on_slice)
             self.follow(from_now_on=True)
             grouped.on_change(self.slice_changed, from_now_on=True)
             self.nodes.on_change(self._keep_node)
@@ -134,7 +138,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         return group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}"), grouped
 
     async def _follow_zone(self, group: asyncio.TaskGroup, task: asyncio.Task[None]) -> None:
-        """The groups of the old zone serve until those of the new one are synced."""
+        """The groups of the old zone serve until those of the new one are synced, whose slices are no news to `on_slice`."""
         while True:
             await self._zone_changed.wait()
             self._zone_changed.clear()
@@ -145,6 +149,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
             task, grouped = self._watch_groups(group)
             await grouped.wait_synced()
             self._grouped = grouped
+            grouped.on_change(self.on_slice, from_now_on=True)
             grouped.on_change(self.slice_changed, from_now_on=True)
             old.cancel()
             self.on_dirty(self.services.keys())

@@ -1,7 +1,7 @@
 """Pages that load balancers and tools ask kube-proxy for, while `zonewise proxy --all-services` stands in its place.
 
-`:10256/healthz` and `/livez` on all addresses, `127.0.0.1:10249/proxyMode`. While kube-proxy still runs, its ports are
-taken: they are tried again until it has ended.
+`:10256/healthz` and `/livez` on all addresses, `127.0.0.1:10249/proxyMode` and `/metrics`. While kube-proxy still runs,
+its ports are taken: they are tried again until it has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from zonewise import log
 from zonewise.errors import ZonewiseError
+from zonewise.kube.server import metrics_server
 from zonewise.kube.server.listening import LazyHttpServer, listen_for
 from zonewise.proxy.decide.node_health import NodeHealth
 
@@ -74,6 +75,8 @@ def _health_page(request: web.BaseRequest, health: NodeHealth) -> web.StreamResp
 async def _status_page(request: web.BaseRequest) -> web.StreamResponse:
     from aiohttp import web  # noqa: PLC0415 - as above
 
+    if request.path == metrics_server.PATH:
+        return metrics_server.local_page(request)
     if request.path != "/proxyMode":
-        return web.Response(status=404, text="only /proxyMode is here\n")
+        return web.Response(status=404, text="only /proxyMode and /metrics are here\n")
     return web.Response(text="nftables")

@@ -24,9 +24,10 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
-from zonewise.proxy import connection_stats, conntrack, kube_proxy_pages, node_addresses
+from zonewise.proxy import connection_stats, conntrack, kube_proxy_metrics, kube_proxy_pages, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
 from zonewise.proxy.decide.node_health import NodeHealth, SyncState
+from zonewise.proxy.decide.programming_latency import PendingTriggerTimes
 from zonewise.proxy.decide.rules import PortName, PortRules, address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
@@ -121,6 +122,7 @@ class Proxy:
         self._informers = ProxyInformers(client, caches, config.node, all_services=config.all_services)
         self._rules = ServiceRules(self._families, config.all_services)
         self._pending = PendingServices()
+        self._trigger_times = PendingTriggerTimes(datetime.now(UTC))
         self._health_checks = HealthCheckServer(lambda: self._pending.state.healthy_at(datetime.now(UTC)))
         self._applier: Applier | None = None
         self._applied = asyncio.Event()
@@ -143,6 +145,7 @@ class Proxy:
         self._informers.on_dirty = self._pending.add
         self._informers.on_topology = lambda: self._pending.add(self._rules.by_labels)
         self._informers.on_node = self._node_changed
+        self._informers.on_slice = self._trigger_times.slice_changed
         async with asyncio.TaskGroup() as group:
             group.create_task(self._service_cidrs.run(), name="service ranges")
             group.create_task(self._informers.run(synced), name="watches")
@@ -187,15 +190,24 @@ class Proxy:
     async def _sync(self, batch: PendingBatch) -> None:
         started = time.perf_counter()
         self._decide(batch.keys)
-        self._apply(batch)
+        families, triggers = self._families_to_sync(batch), self._trigger_times.take()
+        try:
+            self._apply(batch)
+        finally:
+            kube_proxy_metrics.count_sync(families, time.perf_counter() - started)
         self._unapplied = {family: {} for family in self._families}
         self._pending.done()
+        kube_proxy_metrics.count_programmed(triggers, datetime.now(UTC))
         SYNC_SECONDS.observe(time.perf_counter() - started)
         SYNCED_SERVICES.observe(len(batch.keys))
         SERVICES.set(len(self._rules.rules))
         self._remove_stale_flows()
         self._report(batch.keys)
         await self._health_checks.update(dict(self._health_check_ports.values()))
+
+    def _families_to_sync(self, batch: PendingBatch) -> list[str]:
+        everything = self._applier is None or batch.network_changed or batch.repair
+        return [family.name for family, changes in self._unapplied.items() if everything or changes]
 
     def _apply(self, batch: PendingBatch) -> None:
         if self._applier is None:
@@ -226,6 +238,7 @@ class Proxy:
                 changes = self._rules.decide(key, service, self._informers.slices_of(key), place)
             except Exception:  # noqa: BLE001 - a bug with one Service must not stop the others
                 _log.exception("Service left as it was", service=str(key))
+                self._trigger_times.drop(key)
                 continue
             for family, ports in changes.items():
                 self._unapplied[family].update(ports)

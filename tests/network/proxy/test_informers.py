@@ -73,18 +73,26 @@ def _addresses(informers: ProxyInformers, service: Key) -> set[str]:
     }
 
 
+def _names(slices: set[Key], service: Key) -> set[str]:
+    return {key.name for key in slices if key.namespace == service.namespace}
+
+
 async def test_node_watches_the_groups_of_its_zone_label(client: Client, node: str, service: Key) -> None:
     common = {GROUPS[group] for group in ("zonewise-shared", "zonewise-all", "")}
     caches = Caches(client)
     informers = ProxyInformers(client, caches, node, all_services=False)
     dirty: set[Key] = set()
     informers.on_dirty = dirty.update
+    reported: set[Key] = set()
+    informers.on_slice = lambda change: reported.add(change.key)
     async with running(caches, informers):
         assert _addresses(informers, service) == {GROUPS["a"], *common}
+        assert _names(reported, service) == {"web-a", "web-plain", "web-zonewise-shared", "web-zonewise-all"}
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: "b"}}}))
         await eventually(lambda: _addresses(informers, service) == {GROUPS["b"], *common}, "the other zone's group")
         await eventually(lambda: service in dirty, "the Service is marked dirty")
         assert informers.place().zone == "b"
+        assert "web-b" not in _names(reported, service), "it was there before"
         informers.watch_every_group(True)
         await eventually(lambda: _addresses(informers, service) == set(GROUPS.values()), "every group on request")
         informers.watch_every_group(False)

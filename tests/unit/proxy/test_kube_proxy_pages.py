@@ -64,10 +64,13 @@ async def test_pages_answer_as_those_of_kube_proxy(ports: tuple[int, int], state
         state.update(facts)
         assert (await status(f"{health}/healthz"), await status(f"{health}/livez")) == codes
     assert await status(f"{health}/metrics") == 404
+    assert await status(f"http://127.0.0.1:{ports[1]}/healthz") == 404
     async with aiohttp.ClientSession() as session:
         body = await (await session.get(f"{health}/healthz")).json()
         assert datetime.fromisoformat(body["lastUpdated"]) <= datetime.now(UTC)
         assert await (await session.get(mode)).text() == "nftables"
+        metrics = await (await session.get(f"http://127.0.0.1:{ports[1]}/metrics")).text()
+        assert metrics.startswith("# HELP ")
 
 
 async def test_port_of_a_running_kube_proxy_is_taken_over_when_it_ends(ports: tuple[int, int]) -> None:

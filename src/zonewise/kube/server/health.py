@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from zonewise.kube.server import metrics_server
-from zonewise.kube.server.listening import LazyHttpServer, is_loopback, listen_for
+from zonewise.kube.server.listening import LazyHttpServer, listen_for
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -120,17 +120,9 @@ class _Answers:
         if request.method not in {"GET", "HEAD"}:
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
         if request.path == metrics_server.PATH:
-            if not _is_local(request):
-                return web.Response(status=403, text="metrics are here for this machine only: see --metrics-port\n")
-            return metrics_server.page(request)
+            return metrics_server.local_page(request)
         if (probe := self._probes.get(request.path)) is None:
             return web.Response(status=404, text="only /livez, /readyz and /metrics are here\n")
         report = probe(request.query.getall("exclude", []))
         text = report.text(verbose="verbose" in request.query) + "\n"
         return web.Response(status=200 if report.passed else 500, text=text, headers={"Cache-Control": "no-store"})
-
-
-def _is_local(request: web.BaseRequest) -> bool:
-    """By both ends of the connection: with route_localnet, as kube-proxy may set it, others reach loopback addresses."""
-    ends = ("peername", "sockname")
-    return all(is_loopback(request.get_extra_info(end, ("",))[0]) for end in ends)

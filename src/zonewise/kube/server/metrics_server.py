@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from zonewise.api.names import METRICS_AUDIENCE, METRICS_TOKEN_HEADER
 from zonewise.kube.client.client import Client
-from zonewise.kube.server.listening import LazyHttpServer, listen_for
+from zonewise.kube.server.listening import LazyHttpServer, is_loopback, listen_for
 from zonewise.kube.server.tls import ServingCertificate
 from zonewise.kube.server.token_reviewer import TokenReviewer
 from zonewise.kube.wire.access import ClusterAccess
@@ -61,6 +61,21 @@ def page(request: web.BaseRequest) -> web.Response:
 
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+
+
+def local_page(request: web.BaseRequest) -> web.Response:
+    """Without TLS and tokens, for this machine only."""
+    from aiohttp import web  # noqa: PLC0415 - with the first request
+
+    if not _is_local(request):
+        return web.Response(status=403, text="metrics are here for this machine only: see --metrics-port\n")
+    return page(request)
+
+
+def _is_local(request: web.BaseRequest) -> bool:
+    """By both ends of the connection: with route_localnet, as kube-proxy may set it, others reach loopback addresses."""
+    ends = ("peername", "sockname")
+    return all(is_loopback(request.get_extra_info(end, ("",))[0]) for end in ends)
 
 
 class _Answers:
