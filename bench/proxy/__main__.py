@@ -8,26 +8,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from bench.proxy import churn, datapath, groups, syncs
 from bench.proxy.cluster import fill
-from bench.proxy.contestants import NODES, OURS, PEER
+from bench.proxy.contestants import OURS, PEER
+from bench.proxy.lab import cluster
 from bench.proxy.priority import raise_priority, reset_priority
 from bench.proxy.results import NOTES, BenchResults, rows
 from bench.report import BUILD, publish, show
-from zonewise.errors import ZonewiseError
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.lab import labs, processes
-from zonewise.lab.decide.addresses import zone_names
-from zonewise.lab.nodes import node_programs
-from zonewise.lab.state import Lab, LabOptions
+from zonewise.lab.state import Lab
 
 SIZES: Final = (1_000, 5_000, 10_000)
 OWN_SIZE: Final = 30_000
@@ -36,28 +31,6 @@ STARTS: Final = {1_000: 4, 5_000: 3}
 """Starts per proxy; two for other sizes, where the peer takes long."""
 CHANGES: Final = {OURS: 100, PEER: 12}
 LARGE, CHANGES_WHEN_LARGE = 10_000, {OURS: 100, PEER: 4}
-
-
-@contextmanager
-def cluster() -> Iterator[Lab]:
-    name = f"bench-{os.getpid()}"
-    off = ("endpointslice", "endpoints", "endpointslice-mirroring", "node-lifecycle")
-    controllers = ",".join(["*", *(f"-{name}-controller" for name in off)])
-    options = LabOptions(zones=zone_names(1), nodes_per_zone=len(NODES), controllers=controllers, scheduler=False)
-    try:
-        lab = labs.up(name, options, lambda _step: None)
-        _end_kubelets(lab)
-        yield lab
-    finally:
-        labs.down(name, lambda _step: None)
-
-
-def _end_kubelets(lab: Lab) -> None:
-    """End all that runs on the nodes: kubelets watch Services and report all the time. Their objects and networks stay."""
-    for node in NODES.values():
-        process = processes.find(lab.directory, node_programs.process_name(node))
-        if process is None or not process.signal(signal.SIGKILL):
-            raise ZonewiseError(f"node {node} of lab {lab.name} does not run")
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Network programming latency, as clusterloader2 reads it, beside kube-proxy."""
