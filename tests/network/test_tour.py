@@ -238,6 +238,7 @@ def test_mounted_volumes_outlive_their_node_plugin_and_the_kubelet(tour: Lab) ->
     for pids_of in (node_plugin, kubelet):
         kill_and_wait(lambda pids_of=pids_of: pids_of(tour, node))
         run_commands(tour, [f"kubectl wait node {node} --for=condition=Ready --timeout=120s"])
+        wait_for(lambda: writer.reachable)
         for volume in VOLUMES:
             before = len(writer.lines(volume))
             wait_for(lambda volume=volume, before=before: len(writer.lines(volume)) > before)

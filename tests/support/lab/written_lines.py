@@ -58,6 +58,11 @@ class WrittenLines:
         count: int = status["restartCount"]
         return count
 
+    @property
+    def reachable(self) -> bool:
+        """A kubelet that has just started does not know its pods yet."""
+        return Kubectl(self.lab, NAMESPACE).succeeds("exec", _POD, "--", "python", "-c", "pass")
+
     def lines(self, volume: str) -> list[int]:
         text = self._kubectl("exec", _POD, "--", "python", "-c", f"print(open('/{volume}/lines').read())")
         return [int(line) for line in text.split()]
