@@ -124,9 +124,9 @@ def up(
 ) -> None:
     """Start a cluster and wait until it is ready.
 
-    If the lab runs already, nothing happens, or an error names the options that differ. Remains of a crashed lab are
-    removed first. Beside other nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods that
-    must really run are not scheduled there.
+    If the lab runs already, only manifests are applied again, or an error names the options that differ. Remains of a
+    crashed lab are removed first. Beside other nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so
+    that pods that must really run are not scheduled there.
     """
     from zonewise.lab import labs
     from zonewise.lab.build import build

@@ -163,6 +163,7 @@ def compile_packages(
     """Compile commands into the file, or the existing directory, `output`."""
     chosen = ["-trimpath", *options]
     weights = _stale_packages(go, packages, chosen, reporter)
+    reporter.step(f"compiling {len(weights)} packages")
     estimate = Estimate(weights, linking=int(sum(weights.values()) * _LINKING_WEIGHT) + 1)
     begin = time.monotonic()
 
