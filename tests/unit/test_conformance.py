@@ -40,6 +40,7 @@ from zonewise.lab import labs
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.decide.oci_image import ImageFiles, blob
 
+DAY = "2026-01-02"
 REPORT = """\
 <testsuites tests="6"><testsuite name="Kubernetes e2e suite">
   <testcase name="[SynchronizedBeforeSuite]" status="passed" time="2.5"></testcase>
@@ -56,15 +57,21 @@ REPORT = """\
 </testsuite></testsuites>
 """
 SELECTED = {
-    "[sig-network] DNS should provide DNS for the cluster [Conformance]": {"conformance"},
+    "[sig-network] DNS should provide DNS for the cluster [Conformance]": {"conformance", "full"},
     "[sig-network] Services should function for service endpoints using hostNetwork": {"wide"},
     "[sig-network] DNS configMap nameserver Change stubDomain [Slow] [Serial]": set(),
     "[sig-network] DNS configMap nameserver [Feature:Networking-IPv6] forwards": set(),
-    "[sig-apps] DisruptionController should update PodDisruptionBudget status [Conformance]": {"conformance", "apps"},
+    "[sig-apps] DisruptionController should update PodDisruptionBudget status [Conformance]": {
+        "conformance",
+        "full",
+        "apps",
+    },
     "[sig-apps] StatefulSet Basic StatefulSet functionality should perform rolling updates": {"apps"},
-    "[sig-apps] Daemon set [Serial] should run and stop simple daemon [Conformance]": {"apps"},
-    "[sig-apps] Job should delete a job [Conformance]": set(),
-    "[sig-storage] ConfigMap should be consumable from pods in volume [Conformance]": set(),
+    "[sig-apps] Daemon set [Serial] should run and stop simple daemon [Conformance]": {"full", "apps"},
+    "[sig-apps] Job should delete a job [Conformance]": {"full"},
+    "[sig-storage] ConfigMap should be consumable from pods in volume [Conformance]": {"full"},
+    "[sig-network] [Feature:IPv6DualStack] should create pod, add ipv6 and ipv4 ip to pod ips": {"wide"},
+    "[sig-network] LoadBalancers [Feature:LoadBalancer] [Slow] should change the type": set(),
     "[sig-network] HostPort [Disruptive] restarts its node [Conformance]": set(),
     "External Storage [Driver: ceph.zonewise.dev] [Testpattern: Dynamic PV (block volmode)] volumes should store data": {
         "storage"
@@ -74,9 +81,11 @@ SELECTED = {
 
 
 def is_selected(tier: tiers.Tier, name: str) -> bool:
-    """As ginkgo does: focus and skip are regular expressions over the whole name."""
+    """As ginkgo does: focus and skip are regular expressions over the whole name; features are labels, which stand in it."""
     flags = dict(flag.removeprefix("--").split("=", 1) for flag in tiers.ginkgo_flags(tier))
-    return bool(re.search(flags["focus"], name)) and not re.search(flags["skip"], name)
+    features = set(re.findall(r"\[Feature:([\w-]+)\]", name))
+    allowed = set(re.findall(r"\w+", flags["label-filter"].partition("{")[2]))
+    return bool(re.search(flags["focus"], name)) and not re.search(flags["skip"], name) and features <= allowed
 
 
 @pytest.mark.parametrize(("name", "expected"), SELECTED.items())
@@ -85,7 +94,7 @@ def test_tiers_select_specs_by_name(name: str, expected: set[str]) -> None:
 
 
 def test_unknown_tier_or_set_up_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="conformance, wide, apps"):
+    with pytest.raises(UsageError, match="conformance, full, wide, apps"):
         tiers.choose("confromance")
     with pytest.raises(UsageError, match="stock, ours, overlay"):
         setups.choose("rbd", tiers.choose("wide").setups)
@@ -117,13 +126,13 @@ def test_failed_set_up_of_the_suite_counts_as_a_failure() -> None:
 
 def results() -> list[SetupResult]:
     specs = junit.read(REPORT)
-    return [SetupResult("stock", specs, 99.6), SetupResult("ours", [specs[0], specs[1]], 61)]
+    return [SetupResult("stock", specs, 99.6, DAY), SetupResult("ours", [specs[0], specs[1]], 61, DAY)]
 
 
 def test_table_has_a_row_per_set_up_and_failures_name_where() -> None:
     assert report.table(report.rows(results())).splitlines()[2:] == [
-        "| stock | 4 | 1 | 2 | 1 | 100 |",
-        "| ours | 2 | 1 | 1 | 0 | 61 |",
+        f"| stock | 4 | 1 | 2 | 1 | 100 | {DAY} |",
+        f"| ours | 2 | 1 | 1 | 0 | 61 | {DAY} |",
     ]
     assert report.failures(report.rows(results())).splitlines() == [
         "- stock: `[sig-network] Netpol`",
@@ -137,7 +146,7 @@ def test_results_survive_the_file_and_a_later_run_replaces_its_rows() -> None:
     assert [(result.setup, result.specs, result.seconds) for result in read] == [
         (result.setup, result.specs, result.seconds) for result in results()
     ]
-    again = SetupResult("stock", results()[0].specs[:1], 50)
+    again = SetupResult("stock", results()[0].specs[:1], 50, DAY)
     merged = report.merged(read, [again], list(Setup))
     assert [(result.setup, len(result.specs)) for result in merged] == [("stock", 1), ("ours", 2)]
 
@@ -157,9 +166,12 @@ def test_page_keeps_rows_of_set_ups_that_did_not_run() -> None:
     before = report.rows(results())
     page = report.replace_section("# Page\n", tier.name, report.section(tier, before, facts))
     assert report.rows_of_page(page, tier.name, facts["kubernetes"]) == before
-    again = report.rows([SetupResult("stock", results()[0].specs[:1], 50)])
+    again = report.rows([SetupResult("stock", results()[0].specs[:1], 50, DAY)])
     shown = report.merged(report.rows_of_page(page, tier.name, facts["kubernetes"]), again, list(Setup))
-    assert report.table(shown).splitlines()[2:] == ["| stock | 1 | 1 | 0 | 0 | 50 |", "| ours | 2 | 1 | 1 | 0 | 61 |"]
+    assert report.table(shown).splitlines()[2:] == [
+        f"| stock | 1 | 1 | 0 | 0 | 50 | {DAY} |",
+        f"| ours | 2 | 1 | 1 | 0 | 61 | {DAY} |",
+    ]
     assert report.failures(shown) == "- ours: `[sig-network] Services should serve`"
 
 
@@ -267,8 +279,8 @@ LISTED = [
 
 
 def built() -> RecipeInputs:
-    programs = dict.fromkeys(("agnhost", "coredns", "pause", "regression-issue-74839"), b"program")
-    return RecipeInputs(programs=programs, porter={"localhost.crt": "x"}, busybox=ImageFiles(), debian=blob(b"debian"))
+    files = dict.fromkeys((*programs.IN_IMAGES, "coredns", "pause"), b"program")
+    return RecipeInputs(programs=files, porter={"localhost.crt": "x"}, busybox=ImageFiles(), debian=blob(b"debian"))
 
 
 def test_images_have_the_names_of_the_suite_and_share_a_layer() -> None:

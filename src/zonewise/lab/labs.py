@@ -21,7 +21,7 @@ from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.ceph import cluster
 from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.lab.controlplane.programs import WEBHOOKS_AT_PODS, Program
+from zonewise.lab.controlplane.programs import SERVICE_RANGES, WEBHOOKS_AT_PODS, Program
 from zonewise.lab.decide import addresses
 from zonewise.lab.nodes import cgroups, loop_devices, machine, node_programs, nodes
 from zonewise.lab.progress import ProgressReporter
@@ -236,13 +236,14 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
 
 
 def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
-    """With nodes, cut zones are noticed soon, and the API server reaches kubelets and the pods of webhooks."""
+    """With nodes, Services have both IP families, cut zones are noticed soon, and the API server reaches kubelets and webhooks."""
     if not lab.options.has_nodes:
         return {}
     kubelets = node_programs.api_server_flags(lab.directory / "pki")
+    services = f"--service-cluster-ip-range={','.join(SERVICE_RANGES)}"
     return {
         Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS,
-        Program.APISERVER: (*kubelets, *WEBHOOKS_AT_PODS),
+        Program.APISERVER: (*kubelets, *WEBHOOKS_AT_PODS, services),
     }
 
 

@@ -54,16 +54,16 @@ def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
     for setup in chosen:
         lab = LabRun(f"{arguments.name}-{setup}", tier, setup, inputs, BUILD / tier.name / setup, keep=arguments.keep)
         results.append(lab.execute(reporter, arguments.focus))
+        if not arguments.focus:
+            publish(tier, results)
     reporter.close()
     rows = report.rows(results)
     print(report.table(rows), report.failures(rows), sep="\n\n")
-    if not arguments.focus:
-        publish(tier, results)
     return 1 if any(result.failures for result in results) else 0
 
 
 def publish(tier: Tier, results: Sequence[SetupResult]) -> None:
-    """What is known of set-ups that did not run now stays, if it is of the same Kubernetes."""
+    """After each set-up, so that a later one can't lose it. Rows of set-ups that did not run stay, if of the same Kubernetes."""
     facts = {"kubernetes": f"Kubernetes {DEFAULT_VERSION}", "machine": f"{os.cpu_count()} cores"}
     _save(BUILD / f"{tier.name}.json", tier, results, facts)
     _show(tier, results, facts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from typing import Any, Final
 
 from zonewise.errors import ZonewiseError
@@ -44,14 +45,12 @@ def in_every_namespace(lab: Lab) -> Iterator[None]:
 def _create(plane: ControlPlane, ending: threading.Event) -> set[str]:
     made: set[str] = set()
     while not ending.wait(_EVERY_SECONDS):
-        for namespace in _listed(plane) - made:
-            try:
-                plane.request(
-                    "POST", f"/apis/zonewise.dev/v1alpha1/namespaces/{namespace}/topologydisruptionbudgets", _BUDGET
-                )
-            except StatusError:
-                continue  # its deletion has begun
-            made.add(namespace)
+        with suppress(OSError, HTTPException):  # a busy API server: what has none yet is tried again
+            for namespace in _listed(plane) - made:
+                path = f"/apis/zonewise.dev/v1alpha1/namespaces/{namespace}/topologydisruptionbudgets"
+                with suppress(StatusError):  # its deletion has begun
+                    plane.request("POST", path, _BUDGET)
+                    made.add(namespace)
     return made
 
 

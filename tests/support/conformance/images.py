@@ -81,12 +81,7 @@ def _write(archive: Path, programs: SuitePrograms, reporter: ProgressReporter) -
 
 
 def _files(programs: SuitePrograms, debian: Path) -> RecipeInputs:
-    binaries = {
-        "agnhost": programs.agnhost,
-        "coredns": programs.coredns,
-        "pause": node_runtime.find() / "pause",
-        "regression-issue-74839": programs.regression_74839,
-    }
+    binaries = {**programs.in_images, "coredns": programs.coredns, "pause": node_runtime.find() / "pause"}
     return RecipeInputs(
         programs={name: path.read_bytes() for name, path in binaries.items()},
         porter={path.name: path.read_text() for path in programs.porter_files},

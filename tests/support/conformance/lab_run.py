@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from support.conformance import budgets as namespace_budgets
-from support.conformance import images, programs, setups, sidecars, storage
+from support.conformance import images, kubectl, programs, setups, sidecars, storage
 from support.conformance.programs import SuitePrograms
 from support.conformance.report import SetupResult
 from support.conformance.setups import InstallInputs, Setup
 from support.conformance.suite_run import SuiteRun
 from support.conformance.tiers import Tier
-from zonewise.lab import labs
+from zonewise.api.names import SYSTEM_NAMESPACE
+from zonewise.errors import ZonewiseError
+from zonewise.lab import labs, processes
 from zonewise.lab.build import build, container_images
 from zonewise.lab.build import setup as preparation
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.progress import ProgressReporter
+from zonewise.lab.state import Lab
 
 _PATH_HASH_LENGTH: Final = 6
+_OURS: Final = f"--namespace={SYSTEM_NAMESPACE}"
 
 
 def default_name(root: Path) -> str:
@@ -96,7 +101,21 @@ class LabRun:
         reporter.step(f"running {self.tier.what}; log: {run.log}")
         budgets = self.tier.budgets and setups.needs_zonewise(self.setup)
         with namespace_budgets.in_every_namespace(lab) if budgets else nullcontext():
-            return run.execute()
+            result = run.execute()
+        if result.failures:
+            self._keep_logs(lab)
+        return result
+
+    def _keep_logs(self, lab: Lab) -> None:
+        """Of the lab's programs, beside the suite's: the lab is removed."""
+        kept = self.directory / "lab"
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(lab.directory / processes.LOGS, kept)
+        for pod in kubectl.run(lab, "get", "pods", _OURS, "--output=name").split():
+            with suppress(ZonewiseError):  # one that has just gone
+                (kept / f"{pod.partition('/')[2]}.log").write_text(
+                    kubectl.run(lab, "logs", _OURS, "--all-containers", pod)
+                )
 
     def _storage_flags(self) -> list[str]:
         kind = setups.storage_of(self.setup)

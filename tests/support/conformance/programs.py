@@ -22,8 +22,13 @@ SUITE: Final = "k8s.io/kubernetes/test/e2e"
 _COMMANDS: Final = (
     "github.com/onsi/ginkgo/v2/ginkgo",
     "k8s.io/kubernetes/test/images/agnhost",
+    "k8s.io/kubernetes/test/images/nonewprivs",
     "k8s.io/kubernetes/test/images/regression-issue-74839",
+    "k8s.io/sample-apiserver",
 )
+_ETCD: Final = "go.etcd.io/etcd/server/v3"
+IN_IMAGES: Final = ("agnhost", "etcd", "nonewprivs", "regression-issue-74839", "sample-apiserver")
+"""Programs of this build that images are made of."""
 _PORTER: Final = "k8s.io/kubernetes/test/images/agnhost/porter"
 _PORTER_FILES: Final = ("localhost.crt", "localhost.key")
 
@@ -44,12 +49,8 @@ class SuitePrograms:
         return self.directory / "ginkgo"
 
     @property
-    def agnhost(self) -> Path:
-        return self.directory / "agnhost"
-
-    @property
-    def regression_74839(self) -> Path:
-        return self.directory / "regression-issue-74839"
+    def in_images(self) -> dict[str, Path]:
+        return {name: self.directory / name for name in IN_IMAGES}
 
     @property
     def porter_files(self) -> list[Path]:
@@ -70,6 +71,7 @@ def _build(go: GoToolchain, result: Path, reporter: ProgressReporter) -> None:
     options = [f"-ldflags={build.linker_flags(DEFAULT_VERSION)}"]
     imports = go.run(["list", "-f", '{{join .TestImports "\\n"}}', SUITE]).split()
     build.compile_packages(go, [*imports, *_COMMANDS], options, result, reporter)
+    go.run(["build", "-trimpath", "-o", str(result / "etcd"), _ETCD])  # by itself it would be named v3
     reporter.step("linking e2e.test")
     go.run(["test", "-c", "-vet=off", "-trimpath", *options, "-o", str(result / "e2e.test"), SUITE])
     porter = Path(go.run(["list", "-f", "{{.Dir}}", _PORTER]).strip())

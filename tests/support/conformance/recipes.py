@@ -7,7 +7,7 @@ a kubelet does not tell names of the same image apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from zonewise.lab.decide import oci_image
@@ -35,6 +35,7 @@ USERS: Final = (
 """A spec of supplemental groups looks for these in agnhost's image."""
 _REGISTRY: Final = "registry.k8s.io"
 _TESTS: Final = f"{_REGISTRY}/e2e-test-images"
+_NNP: Final = "usr/local/bin/nnp"
 COREDNS: Final = f"{_REGISTRY}/coredns/coredns:lab"
 _NGINX: Final = """\
 worker_processes 1;
@@ -58,7 +59,7 @@ class RecipeInputs:
     """What is built before: programs by name, and the layer with Debian's tools."""
 
     programs: Mapping[str, bytes]
-    """agnhost, coredns, pause and regression-issue-74839."""
+    """Those of the suite's own build, coredns and pause."""
     porter: Mapping[str, str]
     """The certificate and key that agnhost serves with, by file name."""
     busybox: ImageFiles
@@ -91,7 +92,7 @@ def _image(name: str, recipe: _Recipe, debian: Blob) -> Image:
 
 def _recipes(built: RecipeInputs) -> dict[str, _Recipe]:
     programs = built.programs
-    regression = "regression-issue-74839"
+    agnhost, regression = _agnhost(built), "regression-issue-74839"
     return {
         f"{_REGISTRY}/pause": _Recipe(
             files=ImageFiles(programs={"pause": programs["pause"]}),
@@ -101,14 +102,24 @@ def _recipes(built: RecipeInputs) -> dict[str, _Recipe]:
             files=ImageFiles(programs={"coredns": programs["coredns"]}), settings={"Entrypoint": ["/coredns"]}
         ),
         f"{_REGISTRY}/build-image/distroless-iptables": _Recipe(files=ImageFiles(), debian=True),
-        f"{_TESTS}/agnhost": _agnhost(built),
+        f"{_REGISTRY}/etcd": _Recipe(files=ImageFiles(programs={"usr/local/bin/etcd": programs["etcd"]})),
+        f"{_TESTS}/agnhost": agnhost,
         f"{_TESTS}/busybox": _Recipe(files=built.busybox, settings={"Cmd": ["sh"], "Env": ["PATH=/bin"]}),
         f"{_TESTS}/glibc-dns-testing": _Recipe(
             files=ImageFiles(programs={"coredns": programs["coredns"]}), settings={"Cmd": ["bash"]}, debian=True
         ),
+        f"{_TESTS}/nautilus": _nautilus(agnhost),
         f"{_TESTS}/nginx": _nginx(),
+        f"{_TESTS}/nonewprivs": _Recipe(
+            files=ImageFiles(programs={_NNP: programs["nonewprivs"]}, setuid=frozenset([_NNP])),
+            settings={"Cmd": [f"/{_NNP}"]},
+        ),
         f"{_TESTS}/{regression}": _Recipe(
             files=ImageFiles(programs={regression: programs[regression]}), settings={"Entrypoint": [f"/{regression}"]}
+        ),
+        f"{_TESTS}/sample-apiserver": _Recipe(
+            files=ImageFiles(programs={"sample-apiserver": programs["sample-apiserver"]}),
+            settings={"Entrypoint": ["/sample-apiserver"]},
         ),
     }
 
@@ -124,6 +135,13 @@ def _agnhost(built: RecipeInputs) -> _Recipe:
         settings={"Entrypoint": ["/agnhost"], "Cmd": ["pause"]},
         debian=True,
     )
+
+
+def _nautilus(agnhost: _Recipe) -> _Recipe:
+    """The picture that its page names is fetched by nobody."""
+    page = {"data.json": '{"image": "nautilus.jpg"}\n'}
+    files = replace(agnhost.files, texts={**agnhost.files.texts, **page})
+    return replace(agnhost, files=files, settings={**agnhost.settings, "Cmd": ["test-webserver"]})
 
 
 def _nginx() -> _Recipe:

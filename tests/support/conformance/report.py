@@ -12,7 +12,7 @@ from support.conformance.junit import SpecOutcome, SpecResult
 from support.conformance.tiers import Tier
 
 Json = dict[str, Any]
-_HEAD: Final = "| set-up | specs | passed | failed | skipped | seconds |\n|---|---:|---:|---:|---:|---:|"
+_HEAD: Final = "| set-up | specs | passed | failed | skipped | seconds | day |\n|---|---:|---:|---:|---:|---:|---|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class SetupResult:
     setup: str
     specs: Sequence[SpecResult]
     seconds: float
+    day: str
+    """On which it ran, as in ISO 8601."""
 
     def count(self, outcome: SpecOutcome) -> int:
         return Counter(spec.outcome for spec in self.specs)[outcome]
@@ -49,7 +51,7 @@ def rows(results: Sequence[SetupResult]) -> list[Row]:
 
 def _line(result: SetupResult) -> str:
     counts = " | ".join(str(result.count(outcome)) for outcome in SpecOutcome)
-    return f"| {result.setup} | {len(result.specs)} | {counts} | {result.seconds:.0f} |"
+    return f"| {result.setup} | {len(result.specs)} | {counts} | {result.seconds:.0f} | {result.day} |"
 
 
 def table(shown: Sequence[Row]) -> str:
@@ -70,7 +72,11 @@ def document(tier: Tier, results: Sequence[SetupResult], facts: Mapping[str, str
         "tier": tier.name,
         **facts,
         "setups": {
-            result.setup: {"seconds": round(result.seconds, 1), "specs": [asdict(spec) for spec in result.specs]}
+            result.setup: {
+                "seconds": round(result.seconds, 1),
+                "day": result.day,
+                "specs": [asdict(spec) for spec in result.specs],
+            }
             for result in results
         },
     }
@@ -82,6 +88,7 @@ def from_document(saved: Json) -> list[SetupResult]:
             name,
             [SpecResult(**{**spec, "outcome": SpecOutcome(spec["outcome"])}) for spec in run["specs"]],
             run["seconds"],
+            run["day"],
         )
         for name, run in saved.get("setups", {}).items()
     ]
@@ -109,7 +116,7 @@ def rows_of_page(page: str, tier: str, kubernetes: str) -> list[Row]:
     failed = re.findall(r"^- ([^:`]+): `(.+)`$", text, re.MULTILINE)
     return [
         Row(line[1], line[0], [name for setups, name in failed if line[1] in setups.split(", ")])
-        for line in re.finditer(r"^\| ([\w-]+) \|(?: \d+ \|)+$", text, re.MULTILINE)
+        for line in re.finditer(r"^\| ([\w-]+) \|(?: [\d-]+ \|)+$", text, re.MULTILINE)
     ]
 
 

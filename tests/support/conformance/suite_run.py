@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +58,7 @@ class SuiteRun:
             raise ZonewiseError(f"the suite ended with code {code} and without a report: see {self.log}")
         specs = junit.read(report.read_text())
         check(code, specs, self.log)
-        return SetupResult(self.setup, specs, seconds)
+        return SetupResult(self.setup, specs, seconds, datetime.now(UTC).date().isoformat())
 
     def argv(self) -> list[str]:
         flags = [flag for flag in tiers.ginkgo_flags(self.tier) if not (self.focus and flag.startswith("--focus="))]

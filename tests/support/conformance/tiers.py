@@ -13,7 +13,6 @@ from zonewise.errors import UsageError
 
 _NOT_HERE: Final = (
     r"\[Disruptive\]",  # ends or restarts nodes
-    r"\[Feature:",  # needs something that is switched on by choice, mostly in one cloud
     r"\[Alpha\]",
 )
 
@@ -24,6 +23,8 @@ class Tier:
     what: str
     focus: tuple[str, ...]
     skip: tuple[str, ...] = _NOT_HERE
+    features: tuple[str, ...] = ()
+    """Specs marked `[Feature:NAME]` run for these only: most features are switched on by choice, many in one cloud."""
     setups: tuple[Setup, ...] = (Setup.STOCK, Setup.OURS, Setup.OVERLAY)
     nodes_per_zone: int = 1
     processes: int = 4
@@ -43,14 +44,23 @@ TIERS: Final = {
             skip=(r"\[Disruptive\]",),
         ),
         Tier(
+            name="full",
+            what="all conformance specs",
+            focus=(r"\[Conformance\]",),
+            skip=(r"\[Disruptive\]",),
+            setups=(Setup.STOCK, Setup.OURS),
+            timeout_minutes=180,
+        ),
+        Tier(
             name="wide",
-            what="the other specs of SIG Network, without those that need a feature of a cloud",
+            what="the other specs of SIG Network, dual stack and SCTP included, without those that need a feature of a cloud",
             focus=(r"\[sig-network\]",),
             skip=(
                 *_NOT_HERE,
                 r"\[Conformance\]",  # in their own tier
                 r"DNS configMap nameserver",  # changes CoreDNS' configuration
             ),
+            features=("IPv6DualStack", "SCTPConnectivity"),
             nodes_per_zone=2,
             timeout_minutes=120,
         ),
@@ -65,7 +75,7 @@ TIERS: Final = {
             name="storage",
             what="External.Storage: dynamic volumes, block devices, copies, snapshots, growing, topology",
             focus=(r"External.Storage",),
-            skip=(r"\[Disruptive\]", r"\[Feature:Windows\]", r"\[Feature:SELinux"),
+            features=("VolumeSnapshotDataSource", "VolumeSourceXFS"),
             setups=(Setup.RBD, Setup.CEPHFS),
             timeout_minutes=180,
         ),
@@ -85,4 +95,9 @@ def ginkgo_flags(tier: Tier) -> list[str]:
         f"--timeout={tier.timeout_minutes}m",
         f"--focus={'|'.join(tier.focus)}",
         f"--skip={'|'.join(tier.skip)}",
+        f"--label-filter={_features(tier)}",
     ]
+
+
+def _features(tier: Tier) -> str:
+    return f"Feature: isSubsetOf {{ {', '.join(tier.features)} }}" if tier.features else "Feature: isEmpty"

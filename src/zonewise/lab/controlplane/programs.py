@@ -9,6 +9,8 @@ import msgspec
 from zonewise.lab import slots
 
 SERVICE_RANGE = "10.96.0.0/16"
+SERVICE_RANGES = (SERVICE_RANGE, "fd7a:6f6e:6600::/112")
+"""Of labs with nodes, which are dual-stack: a Service has an IPv6 address if its ipFamilies or ipFamilyPolicy ask for one."""
 KUBERNETES_SERVICE_ADDRESS = "10.96.0.1"
 CLUSTER_DNS_ADDRESS = "10.96.0.10"
 """Of the Service kube-dns, in labs that have a DNS server."""

@@ -29,6 +29,8 @@ class ImageFiles:
     links: Mapping[str, str] = field(default_factory=dict)
     directories: Mapping[str, int] = field(default_factory=dict)
     """With their modes."""
+    setuid: frozenset[str] = frozenset()
+    """Paths of programs that run as their owner, root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def layer(files: ImageFiles) -> Blob:
         for path, mode in sorted(files.directories.items()):
             tar.addfile(_entry(path, tarfile.DIRTYPE, mode))
         for path, content in sorted(files.programs.items()):
-            tar.addfile(_entry(path, tarfile.REGTYPE, 0o755, len(content)), io.BytesIO(content))
+            mode = 0o4755 if path in files.setuid else 0o755
+            tar.addfile(_entry(path, tarfile.REGTYPE, mode, len(content)), io.BytesIO(content))
         for path, text in sorted(files.texts.items()):
             content = text.encode()
             tar.addfile(_entry(path, tarfile.REGTYPE, 0o644, len(content)), io.BytesIO(content))
