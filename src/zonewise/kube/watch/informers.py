@@ -235,7 +235,7 @@ class _Informer(Generic[T]):
                 self._reflector.page(page.items, time.monotonic())
                 version = page.resource_version
         changes = self._reflector.listed(version)
-        self._works()
+        self._note_recovered()
         self.cache.publish(changes)
 
     async def _watch(self, command: Watch) -> None:
@@ -257,7 +257,7 @@ class _Informer(Generic[T]):
             async for event in events:
                 self._events[event.type].inc()
                 changes = self._reflector.watched(event, time.monotonic())
-                self._works()
+                self._note_recovered()
                 self.cache.publish(changes)
                 received += 1
                 if received % EVENTS_BETWEEN_YIELDS == 0:
@@ -271,9 +271,9 @@ class _Informer(Generic[T]):
 
     def _opened(self) -> None:
         self._reflector.opened(time.monotonic())
-        self._works()
+        self._note_recovered()
 
-    def _works(self) -> None:
+    def _note_recovered(self) -> None:
         """Not while a new initial state is being read: until it is complete, readers see the old one."""
         if self.cache.problem and self._reflector.follows:
             self.cache.problem = ""
