@@ -13,7 +13,8 @@ from typing import Generic
 
 from zonewise import log
 from zonewise.kube import metrics
-from zonewise.kube.controller.workqueue import K, QueueShutDown, WorkQueue
+from zonewise.kube.controller.workqueue import QueueShutDown, WorkQueue
+from zonewise.kube.decide.backlog import K
 from zonewise.kube.decide.election import NotLeader
 from zonewise.kube.wire.errors import ApiError, Conflict
 
