@@ -19,6 +19,7 @@ from typing import Final
 from prometheus_client import Gauge
 
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import utc_now
 from zonewise.kube.server.caller_keys import CallerKeys
 from zonewise.kube.server.certificates import Authorities, CertificateError, Leaf, Lifetimes, leaf_due
 from zonewise.kube.server.tls import load_pem, server_context
@@ -38,10 +39,6 @@ _STRANGER_SECONDS: Final = 10.0
 """How often an unknown key may make us read the Secret: another replica may have published one that we missed."""
 _EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
 _LIFETIMES: Final = Lifetimes()
-
-
-def utc_now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
 
 
 def install(context: ssl.SSLContext, leaf: Leaf) -> None:
