@@ -39,8 +39,8 @@ _SECRET_TEXT = re.compile(
     re.VERBOSE,
 )
 _DEEPEST = 6
-_SAID: set[tuple[str, ...]] = set()
-_MOST_SAID = 10_000
+_LOGGED: set[tuple[str, ...]] = set()
+_MOST_LOGGED = 10_000
 _json = False
 
 
@@ -66,13 +66,13 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 def warn_once(logger: FilteringBoundLogger, event: str, **facts: Any) -> bool:
-    """For what is met again with every call or sync, and said once in the life of a process; False if it was."""
-    said = (event, *map(str, facts.values()))
-    if said in _SAID:
+    """Log a repeating event once per process, by its facts; False if it was logged before."""
+    line = (event, *map(str, facts.values()))
+    if line in _LOGGED:
         return False
-    if len(_SAID) >= _MOST_SAID:
-        _SAID.clear()
-    _SAID.add(said)
+    if len(_LOGGED) >= _MOST_LOGGED:
+        _LOGGED.clear()
+    _LOGGED.add(line)
     logger.warning(event, **facts)
     return True
 
