@@ -244,7 +244,10 @@ class Client:
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        """Replaces the object by `body`, the whole of it as read with `resource.whole()`."""
+        """Replaces the object by `body`, the whole of it as read with `resource.whole()`.
+
+        An update of `subresource` replaces only that, so `body` needs no more than it and the object's metadata.
+        """
         call = requests.update(resource, body, namespace, subresource, self._options(dry_run))
         return await self._object(resource, call, deadline_seconds)
 

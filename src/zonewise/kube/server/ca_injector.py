@@ -1,6 +1,6 @@
-"""CA injection: keeps `caBundle` and path of our webhook configurations up to date, so that API servers trust our
-webhooks and call them with the key that says who they are.
+"""CA injection: keeps `caBundle` and path of our webhook configurations up to date.
 
+API servers then trust our webhooks, and call them with the key that says who they are.
 `missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks, their
 bundle and their path only, so all other fields stay as they are. No applied document has these two fields, so no
 apply resets them: server-side apply leaves alone what it never owned.

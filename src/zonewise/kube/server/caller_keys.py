@@ -1,9 +1,10 @@
 """Caller keys: unguessable last segments of the webhooks' paths, by which API servers show that they are the callers.
 
-Only webhook configurations name them, and tenants can't read those. If an API server can't reach the webhook, it
-shows the whole address to the client of the request, so a key lives for an hour. All replicas accept a new key for a while
+Only webhook configurations name them, and tenants can't read those. If an API server can't reach the webhook, it shows
+the whole address to the client of the request, so a key lives for an hour. All replicas accept a new key for a while
 before a configuration carries it, and the old one until every configuration carries the new one.
-This module decides, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the keys in the Secret.
+This module says which keys are accepted, published and due, and draws new ones; the time is an argument.
+`zonewise.kube.server.cert_manager` keeps them in the Secret.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An authority is made long before its predecessor ends and is only trusted at first; once every API server has had time
 to read it, it signs. So the two overlap in the bundle, and no call meets a certificate that it does not trust.
-This module decides and computes, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the authorities in a
-Secret, with the keys of our callers, and the leaf in a running server.
+This module says what is due, makes keys and signs; the time is an argument. `zonewise.kube.server.cert_manager` keeps
+the authorities in a Secret, with the keys of our callers, and the leaf in a running server.
 """
 
 from __future__ import annotations
