@@ -111,7 +111,7 @@ def _number(level: Level) -> int:
 
 
 def _structlog() -> Any:
-    """structlog without rich, which it imports for tracebacks that are rendered before: that doubles its import time."""
+    """structlog without rich. It imports rich for tracebacks that we render before, which doubles its import time."""
     if "structlog" not in sys.modules and "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
         try:
@@ -169,7 +169,7 @@ class _Forwarder(logging.Handler):
 
 
 def _is_write_after_close(record: logging.LogRecord) -> bool:
-    """uvloop logs an error when it closes a TLS connection while data arrives. A cancelled request does that; no harm."""
+    """uvloop logs an error when it closes a TLS connection while data arrives, as for a cancelled request. No harm."""
     error = record.exc_info[1] if record.exc_info else None
     is_tls = record.name == "asyncio" and record.getMessage().startswith("Fatal error on SSL protocol")
     return is_tls and isinstance(error, RuntimeError) and "the handler is closed" in str(error)

@@ -193,9 +193,9 @@ class Client:
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Changes since `resource_version`, and bookmarks, until the server ends the watch after `timeout_seconds`.
 
-        `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`, with
-        how many events came at once, says how many seconds to wait before more are read. Raises Gone when the version
-        is too old, and Unreachable when nothing comes for `silence_seconds`. To leave it early, close it:
+        `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`,
+        with how many events came at once, says how many seconds to wait before more are read. Raises Gone when the
+        version is too old, and Unreachable when nothing comes for `silence_seconds`. To leave it early, close it:
         `async with aclosing(client.watch(...)) as events`.
         """
         call = requests.watch(

@@ -21,7 +21,7 @@ from zonewise.kube.wire.errors import ApiError, Conflict
 _log = log.get_logger(__name__)
 
 Reconcile = Callable[[K], Awaitable[float | None]]
-"""Makes the cluster as the key's object says, reading the cache afresh; may ask to be called again after some seconds."""
+"""Makes the cluster as the key's object says, reading the cache afresh; may ask to be called again after a while."""
 
 
 class Result(StrEnum):

@@ -1,7 +1,7 @@
 """Leader elector: performs the steps of `zonewise.kube.decide.election` and runs the leader's work.
 
-`LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the lease
-may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
+`LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the
+lease may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Backlog of a work queue: which key is worked on next. The time is an argument.
 
-`zonewise.kube.controller.workqueue` performs it. Keys, not objects, are queued: a key added ten times is worked on once,
-and its reconcile reads the cache afresh.
+`zonewise.kube.controller.workqueue` performs it. Keys, not objects, are queued: a key added ten times is worked on
+once, and its reconcile reads the cache afresh.
 
 A key that is added while a worker holds it runs again once that worker is done, behind the keys that wait already:
 no two workers ever hold one key, and a noisy key can't starve the others.

@@ -72,7 +72,8 @@ class Webhook(Generic[T]):
 class AdmissionServer:
     """`async with AdmissionServer([...], context, accepts, port=8443) as server:` serves until left.
 
-    Requests under way are finished. `accepts` knows the callers' keys. Without a host it listens on all addresses; port 0 takes any free one.
+    Requests under way are finished. `accepts` knows the callers' keys. Without a host it listens on all addresses; port
+    0 takes any free one.
     """
 
     def __init__(

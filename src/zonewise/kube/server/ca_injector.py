@@ -76,7 +76,7 @@ class CaInjector:
             cache.on_change(lambda _change: wake())
 
     async def inject(self, bundle_pem: bytes, keys: Sequence[str]) -> None:
-        """Returns when the server has stored bundle and key wherever they were missing; raises ApiError when it can't."""
+        """Returns when the server has stored bundle and key wherever they were missing. Raises ApiError."""
         for resource, cache in self._caches:
             await _synced(cache)
             for configuration in cache:

@@ -37,7 +37,7 @@ class CallerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyLifetimes:
-    """`settling` is how long a key is only accepted before it is published, and how long the old one stays after that."""
+    """`settling`: how long a key is only accepted before it is published, and how long the old one stays after that."""
 
     key: dt.timedelta = dt.timedelta(hours=1)
     settling: dt.timedelta = dt.timedelta(minutes=5)
@@ -89,8 +89,8 @@ class CallerKeys:
     def renewed(self, now: dt.datetime, lifetimes: KeyLifetimes, carried: str = "") -> CallerKeys:
         """With a successor once it is due, and without the old keys once all configurations have carried the newest.
 
-        `carried` is the key that they carry for certain. It is empty after a start: while we were away an API server may
-        have shown the key, so a successor is due sooner. There is none while two keys wait to be carried.
+        `carried` is the key that they carry for certain. It is empty after a start: while we were away an API server
+        may have shown the key, so a successor is due sooner. There is none while two keys wait to be carried.
         """
         if self.is_torn:
             return CallerKeys(self.members).renewed(now, lifetimes, carried)

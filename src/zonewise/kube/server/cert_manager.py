@@ -46,7 +46,7 @@ def install(context: ssl.SSLContext, leaf: Leaf) -> None:
 
 
 class SharedAuthorities:
-    """The authorities and caller keys in a Secret, made when absent and renewed when due, by whichever replica comes first."""
+    """The authorities and caller keys in a Secret. The first replica makes what is absent and renews what is due."""
 
     def __init__(self, client: Client, secret: Key, lifetimes: Lifetimes) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class SharedAuthorities:
         self._known = Authorities()
 
     async def current(self, now: dt.datetime, carried: str = "") -> Authorities:
-        """What the Secret holds after any renewal that was due at `now`; `carried` is the key that configurations carry."""
+        """What the Secret holds after any renewal due at `now`; `carried` is the key that configurations carry."""
         for _ in range(_ATTEMPTS):
             try:
                 self._known = await self._read_or_renew(now, carried)

@@ -134,7 +134,7 @@ class Authorities:
 
     @classmethod
     def from_secret(cls, data: Mapping[str, bytes]) -> Authorities:
-        """Reads what `to_secret` wrote; fields that are absent mean none yet. Raises CertificateError, or NewerError."""
+        """Reads what `to_secret` wrote; absent fields mean none yet. Raises CertificateError, or NewerError."""
         bundle = data.get(CERTIFICATES_FIELD, b"")
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []

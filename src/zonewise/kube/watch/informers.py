@@ -108,8 +108,8 @@ class Caches:
     ) -> Cache[Any]:
         """The cache of this selection; its watch starts at once, or with `run`.
 
-        `keep` returns what to keep of an object, for readers of few fields in large clusters: its key, and its uid if the
-        reader must know that an object was replaced by another of the same name.
+        `keep` returns what to keep of an object, for readers of few fields in large clusters: its key, and its uid if
+        the reader must know that an object was replaced by another of the same name.
         """
         selection = _Selection(resource, namespace, selector, fields, keep)
         informer = self._informers.get(selection)
@@ -147,7 +147,7 @@ class Caches:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-        # A cancellation may come from a watch that crashed, which the group raises; other errors of the body pass unchanged.
+        # A cancellation may come from a crashed watch, which the group raises; other errors of the body pass unchanged.
         if isinstance(error, asyncio.CancelledError):
             await group.__aexit__(kind, error, trace)
         else:
