@@ -39,8 +39,8 @@ _SECRET_TEXT = re.compile(
     re.VERBOSE,
 )
 _DEEPEST = 6
-_SAID: set[tuple[str, ...]] = set()
-_MOST_SAID = 10_000
+_LOGGED: set[tuple[str, ...]] = set()
+_MOST_LOGGED = 10_000
 _json = False
 
 
@@ -66,13 +66,13 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 def warn_once(logger: FilteringBoundLogger, event: str, **facts: Any) -> bool:
-    """For what is met again with every call or sync, and said once in the life of a process; False if it was."""
-    said = (event, *map(str, facts.values()))
-    if said in _SAID:
+    """Log a repeating event once per process, by its facts; False if it was logged before."""
+    line = (event, *map(str, facts.values()))
+    if line in _LOGGED:
         return False
-    if len(_SAID) >= _MOST_SAID:
-        _SAID.clear()
-    _SAID.add(said)
+    if len(_LOGGED) >= _MOST_LOGGED:
+        _LOGGED.clear()
+    _LOGGED.add(line)
     logger.warning(event, **facts)
     return True
 
@@ -111,7 +111,7 @@ def _number(level: Level) -> int:
 
 
 def _structlog() -> Any:
-    """structlog without rich, which it imports for tracebacks that are rendered before: that doubles its import time."""
+    """structlog without rich. It imports rich for tracebacks that we render before, which doubles its import time."""
     if "structlog" not in sys.modules and "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
         try:
@@ -169,7 +169,7 @@ class _Forwarder(logging.Handler):
 
 
 def _is_write_after_close(record: logging.LogRecord) -> bool:
-    """uvloop logs an error when it closes a TLS connection while data arrives. A cancelled request does that; no harm."""
+    """uvloop logs an error when it closes a TLS connection while data arrives, as for a cancelled request. No harm."""
     error = record.exc_info[1] if record.exc_info else None
     is_tls = record.name == "asyncio" and record.getMessage().startswith("Fatal error on SSL protocol")
     return is_tls and isinstance(error, RuntimeError) and "the handler is closed" in str(error)

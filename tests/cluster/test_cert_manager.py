@@ -30,10 +30,11 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import utc_now
 from zonewise.kube.decide import reflector
 from zonewise.kube.server.admission import AdmissionServer, Webhook
 from zonewise.kube.server.ca_injector import CaInjector
-from zonewise.kube.server.cert_manager import CertManager, SharedAuthorities, install, utc_now
+from zonewise.kube.server.cert_manager import CertManager, SharedAuthorities, install
 from zonewise.kube.server.certificates import Authorities, CertificateError, Lifetimes
 from zonewise.kube.server.tls import server_context
 from zonewise.kube.watch.informers import Caches

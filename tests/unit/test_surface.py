@@ -100,7 +100,7 @@ def surface() -> dict[str, Any]:
         "exit codes of errors": sorted({str(getattr(error, "exit_code", 1)) for error in _classes(Exception)}),
         "json": {name: _shape_of(struct) for name, struct in _printed_structs(modules, commands).items()},
         "manifests": {
-            name: [f"{said['kind']} {said['metadata']['name']}" for said in objects]
+            name: [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in objects]
             for name, objects in manifests.items()
         },
         "metrics": dict(_metrics()),
@@ -131,13 +131,13 @@ def _parameter(parameter: click.Parameter) -> dict[str, Any]:
     info = parameter.to_info_dict()
     kept = ("required", "multiple", "nargs", "envvar", "is_flag", "flag_value", "count", "hidden", "default")
     limits = {key: value for key, value in info["type"].items() if key not in {"name", "param_type"}}
-    type_ = _worded(info["type"]["name"], _said(limits))
-    return {"type": type_, **_said({key: info.get(key) for key in kept})}
+    type_ = _worded(info["type"]["name"], _without_usual(limits))
+    return {"type": type_, **_without_usual({key: info.get(key) for key in kept})}
 
 
-def _said(info: Mapping[str, Any]) -> dict[str, Any]:
-    said = {key: _plain(value) for key, value in info.items() if value is not None and value is not False}
-    return {key: value for key, value in said.items() if (key, value) not in USUAL}
+def _without_usual(info: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {key: _plain(value) for key, value in info.items() if value is not None and value is not False}
+    return {key: value for key, value in fields.items() if (key, value) not in USUAL}
 
 
 def _worded(name: str, rules: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import LiveState
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, WEBHOOK_CONFIGURATIONS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.assemble import LEASE_DUTIES as LEASE_NAMES
-from zonewise.kube.server.cert_manager import utc_now
+from zonewise.kube.clock import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.watch.service_informers import ServiceInformers, SyncCause, drain_matters

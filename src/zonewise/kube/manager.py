@@ -1,8 +1,9 @@
 """The manager of a program that runs against one cluster: client, watch caches, events, leader leases and health.
 
-An app builds its controllers from `client`, `caches`, `recorder` and `leader`, adds what is to run, and awaits `run`. Parts
-of one process share the manager, and with it every watch. `run` starts from the outside in and ends from the inside out:
-client, event recorders, servers, watch caches, then the parts with their leases. A part that fails ends them all.
+An app builds its controllers from `client`, `caches`, `recorder` and `leader`, adds what is to run, and awaits `run`.
+Parts of one process share the manager, and with it every watch. `run` starts from the outside in and ends from the
+inside out: client, event recorders, servers, watch caches, then the parts with their leases. A part that fails ends
+them all.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import boot_seconds
+from zonewise.kube.clock import boot_seconds
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import NotFound

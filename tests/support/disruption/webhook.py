@@ -21,7 +21,7 @@ from zonewise.disruption.webhook.guard import EvictionGuard
 from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.clock import utc_now
 from zonewise.kube.manager import LeaseConfig, Manager
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches

@@ -9,9 +9,10 @@ from typing import Any
 
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import utc_now
 from zonewise.kube.server.admission import AdmissionServer, Webhook
 from zonewise.kube.server.ca_injector import CaInjector
-from zonewise.kube.server.cert_manager import CertManager, utc_now
+from zonewise.kube.server.cert_manager import CertManager
 from zonewise.kube.server.certificates import Lifetimes
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review

@@ -63,22 +63,22 @@ def test_changes_that_are_no_renewal(old: LeaseSpec, new: LeaseSpec | None) -> N
     assert listener.leader.undecided
 
 
-class Eyes:
-    """Blind, but for one look in between."""
+class BlindInformers:
+    """`blind` at every call but the fourth."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.calls = 0
 
     @property
     def blind(self) -> bool:
-        self.looks += 1
-        return self.looks != 4
+        self.calls += 1
+        return self.calls != 4
 
 
 async def test_leader_without_working_watches_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(app, "SILENT_SECONDS", 0.05)
-    eyes: Any = Eyes()
+    informers: Any = BlindInformers()
     with pytest.raises(ZonewiseError, match="the lease is given back"):
-        await app._exit_when_blind(eyes)
-    assert eyes.looks >= 4 + 5
+        await app._exit_when_blind(informers)
+    assert informers.calls >= 4 + 5

@@ -20,8 +20,8 @@ from zonewise.ceph.decide.domains import DomainLabels
 from zonewise.ceph.decide.outage import Outages, OutageTiming, OutageVerdict, TakeoverAction, count_nodes
 from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverError, TakeoverMap
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import boot_seconds
 from zonewise.kube.controller.controller import Controller
-from zonewise.kube.controller.elector import boot_seconds
 from zonewise.kube.controller.recorder import Recorder, Severity
 from zonewise.kube.controller.workqueue import WorkQueue
 from zonewise.kube.watch.cache import Cache

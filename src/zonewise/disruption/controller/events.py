@@ -20,7 +20,7 @@ from zonewise.disruption.decide.pods import Workloads
 from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, PublishedStatus, refusal
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.clock import utc_now
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import Key, micro_time

@@ -17,7 +17,7 @@ from zonewise.disruption.decide.wave import Wave, WaveCandidate, WavePick
 from zonewise.disruption.decide.wave_budget import ClusterView, WaveBudget
 from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
-from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.clock import utc_now
 from zonewise.kube.wire.errors import Conflict
 from zonewise.objects import Key, micro_time
 from zonewise.topology import zone_of

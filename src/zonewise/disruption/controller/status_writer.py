@@ -37,8 +37,8 @@ from zonewise.disruption.decide.write_urgency import NEVER, Urgency, due_at, urg
 from zonewise.disruption.watch.informers import DisruptionInformers, read_pod
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import boot_seconds, utc_now
 from zonewise.kube.controller.controller import Controller
-from zonewise.kube.controller.elector import boot_seconds, utc_now
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
 from zonewise.kube.wire.errors import Conflict, NotFound
 from zonewise.objects import Key, micro_time

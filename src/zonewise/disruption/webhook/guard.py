@@ -41,7 +41,7 @@ from zonewise.disruption.webhook.charger import Charger
 from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, deleter
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.clock import utc_now
 from zonewise.kube.server.admission import Webhook
 from zonewise.kube.watch.cache import trouble_of
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from zonewise.kube.controller.elector import boot_seconds
+from zonewise.kube.clock import boot_seconds
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import LEASES, Key, Lease

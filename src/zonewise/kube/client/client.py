@@ -193,9 +193,9 @@ class Client:
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Changes since `resource_version`, and bookmarks, until the server ends the watch after `timeout_seconds`.
 
-        `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`, with
-        how many events came at once, says how many seconds to wait before more are read. Raises Gone when the version
-        is too old, and Unreachable when nothing comes for `silence_seconds`. To leave it early, close it:
+        `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`,
+        with how many events came at once, says how many seconds to wait before more are read. Raises Gone when the
+        version is too old, and Unreachable when nothing comes for `silence_seconds`. To leave it early, close it:
         `async with aclosing(client.watch(...)) as events`.
         """
         call = requests.watch(
@@ -244,7 +244,10 @@ class Client:
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        """Replaces the object by `body`, the whole of it as read with `resource.whole()`."""
+        """Replaces the object by `body`, the whole of it as read with `resource.whole()`.
+
+        An update of `subresource` replaces only that, so `body` needs no more than it and the object's metadata.
+        """
         call = requests.update(resource, body, namespace, subresource, self._options(dry_run))
         return await self._object(resource, call, deadline_seconds)
 

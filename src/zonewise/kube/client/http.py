@@ -1,4 +1,4 @@
-"""aiohttp, imported without reading the machine's root certificates: reading them takes a good part of a command's start.
+"""aiohttp, imported without the machine's root certificates: to read them takes a good part of a command's start.
 
 They are not needed, as every connection to an API server has its own TLS context (see `tls`). A connection with the
 default context would trust no certificate.

@@ -1,4 +1,4 @@
-"""TLS contexts for the API server, rebuilt when a CA, certificate or key changes on disk or in the exec plugin's output."""
+"""TLS contexts for the API server, rebuilt when a CA, certificate or key changes on disk or in the exec plugin."""
 
 from __future__ import annotations
 

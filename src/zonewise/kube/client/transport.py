@@ -1,4 +1,4 @@
-"""HTTP transport to one API server: one connection pool, current TLS files and identity. Below `executor`, above aiohttp.
+"""HTTP transport to one API server: connection pool, current TLS files and identity. Below `executor`, above aiohttp.
 
 Network failures are raised as `Unreachable`, which says whether the request may have been processed.
 """
@@ -204,7 +204,7 @@ class _Connector(aiohttp.TCPConnector):
             closed.exception()  # retrieved, or asyncio logs it
 
     async def close(self, **options: Any) -> None:
-        """Abort connections that were closed before, too: aiohttp does not track them, and a TLS close waits for the peer.
+        """Abort closed connections too: aiohttp does not track them, and a TLS close waits for the peer.
         A cancelled request to a silent server would leave its socket open when the event loop ends.
         """
         await super().close(**options)

@@ -13,14 +13,15 @@ from typing import Generic
 
 from zonewise import log
 from zonewise.kube import metrics
-from zonewise.kube.controller.workqueue import K, QueueShutDown, WorkQueue
+from zonewise.kube.controller.workqueue import QueueShutDown, WorkQueue
+from zonewise.kube.decide.backlog import K
 from zonewise.kube.decide.election import NotLeader
 from zonewise.kube.wire.errors import ApiError, Conflict
 
 _log = log.get_logger(__name__)
 
 Reconcile = Callable[[K], Awaitable[float | None]]
-"""Makes the cluster as the key's object says, reading the cache afresh; may ask to be called again after some seconds."""
+"""Makes the cluster as the key's object says, reading the cache afresh; may ask to be called again after a while."""
 
 
 class Result(StrEnum):

@@ -1,7 +1,7 @@
 """Leader elector: performs the steps of `zonewise.kube.decide.election` and runs the leader's work.
 
-`LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the lease
-may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
+`LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the
+lease may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import asyncio
 import os
 import random
 import socket
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from zonewise import log
 from zonewise.kube import metrics
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import boot_seconds, utc_now
 from zonewise.kube.decide.election import Create, Election, ElectionWait, NotLeader, Read, Replace, Timing
 from zonewise.kube.wire.errors import ApiError, Conflict, NotFound
 from zonewise.kube.wire.patch import MergePatch
@@ -31,8 +31,6 @@ _log = log.get_logger(__name__)
 
 Lead = Callable[[], Awaitable[None]]
 
-# Where there is no CLOCK_BOOTTIME, as on macOS, CLOCK_MONOTONIC counts during sleep.
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LEASE_CALLS_PER_SECOND = 5
 _LEASE_CALLS_AT_ONCE = 10
 
@@ -41,15 +39,6 @@ class LeadershipChange(StrEnum):
     GAINED = "gained"
     LOST = "lost"
     RELEASED = "released"
-
-
-def boot_seconds() -> float:
-    """Seconds of a clock that is never set and counts while the machine sleeps."""
-    return time.clock_gettime(_BOOT_CLOCK)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def unique_identity() -> str:

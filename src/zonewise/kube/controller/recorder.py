@@ -1,8 +1,8 @@
 """Event recorder: writes Kubernetes Events, as `kubectl describe` and `kubectl get events` show them.
 
 `Recorder.record` only queues and returns: it never blocks and never fails. In the background each series that
-`zonewise.kube.decide.event_correlator` keeps is written as one events.k8s.io/v1 Event, whose count is patched as it repeats. Events that
-the server refuses are dropped; while it is away they wait, up to a limit.
+`zonewise.kube.decide.event_correlator` keeps is written as one events.k8s.io/v1 Event, whose count is patched as it
+repeats. Events that the server refuses are dropped; while it is away they wait, up to a limit.
 """
 
 from __future__ import annotations

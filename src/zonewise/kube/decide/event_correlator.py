@@ -1,8 +1,8 @@
 """Event correlation: repeats become one series, similar events one summary, excess events are dropped. Pure.
 
-`zonewise.kube.controller.recorder` passes every occurrence to `Correlator` and writes the series it keeps. A repeated event
-only raises its series' count. When an object has had many notes of one reason, further new ones share one series. And
-each object has a budget of new events, so that one that flaps does not fill the server's storage.
+`zonewise.kube.controller.recorder` passes every occurrence to `Correlator` and writes the series it keeps. A repeated
+event only raises its series' count. When an object has had many notes of one reason, further new ones share one series.
+And each object has a budget of new events, so that one that flaps does not fill the server's storage.
 """
 
 from __future__ import annotations

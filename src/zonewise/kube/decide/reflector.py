@@ -1,22 +1,21 @@
-"""The list/watch protocol as a state machine without I/O: `informers` performs its commands, `cache` publishes its changes.
+"""The list/watch protocol as a state machine without I/O. `informers` performs its commands, `cache` publishes changes.
 
-Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, or `opened`, `watched` and `closed`,
-or `failed`. The rules:
+Ask `next` for a command, perform it, and feed the results: `page` and `listed`, or `opened`, `watched` and `closed`, or
+`failed`. The rules:
 
-- The whole state comes first: as a streaming list where the server has them (KEP-3157), else, or where the reader asks for
-  them, in pages: less work for both sides if there is much, but the server has each page in memory. It is collected
-  aside. Readers keep the old state until the new one is complete; then it takes its place in one step, and the
-  difference is returned as changes.
-- After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed
-  at once, unless it ended as soon as it began.
-- What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. A 410 after an
-  outage shortens it: the server answers again. The longest wait and the relist after it take less than 30 s, after
-  which a leader that sees no changes exits. Trouble that
-  passes (no answer, too busy, not allowed) leaves us our place in the server's history; any other answer to a watch,
-  above all a 410, loses it: then the whole state is asked for again. So does a watch on which not even a bookmark comes:
-  a server that has not reached our version accepts it, and says nothing until it has.
-- Resource versions never decrease: a new list must not be older than what was seen. Where the server can't promise that, a consistent
-  read is asked for, which is authoritative even if it is older (an etcd restored from a backup).
+- List first: as a stream where the server supports it (KEP-3157), else, or if the reader asks for them, in pages. Pages
+  are less work for both sides if there is much, but the server holds each page in memory.
+- The list is collected aside. Readers keep the old objects until it is complete. Then it replaces them in one step, and
+  the difference is returned as changes.
+- Then watch from the last resource version; bookmarks advance it. A watch that the server ends is resumed at once,
+  unless it ended within a second.
+- Retry after a jittered, exponential wait, which starts over after a healthy period.
+- Transient errors (no answer, too busy, not allowed) keep the resource version; other watch errors force a relist. So
+  does the error of a watch that sent nothing, not even bookmarks: a server behind our version accepts it and is silent.
+- The first 410 in a row shortens the wait, because the server answers again. The longest wait and the relist after it
+  take less than 30 s, after which a leader that sees no changes exits.
+- Resource versions never decrease: a new list must not be older than what was seen. Where the server can't promise
+  that, ask for a consistent read. It is authoritative even if it is older (an etcd restored from a backup).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Wait:
 
 Command = List | Watch | Wait
 
-_PASSING = (Unreachable, DeadlineExceeded, TooManyRequests, Unavailable, ServerTimeout, Unauthorized, Forbidden)
+_TRANSIENT = (Unreachable, DeadlineExceeded, TooManyRequests, Unavailable, ServerTimeout, Unauthorized, Forbidden)
 
 
 class StaleList(ApiError):  # noqa: N818 - named like the errors of `errors`
@@ -91,7 +90,7 @@ class Reflector(Generic[T]):
     """Time is any clock that only goes forward; a chance is a random number in [0, 1)."""
 
     def __init__(self, page_size: int | None = None, keep: Callable[[T], Any] | None = None) -> None:
-        """`page_size`: lists come in pages of so many, not as streams. `keep`: what to keep of an object, if not all."""
+        """`page_size`: list in pages of this size, not as a stream. `keep`: what to keep of an object, if not all."""
         self._keep = keep or (lambda viewed: viewed)
         self.objects: dict[Key, T] = {}
         self.resource_version = ""
@@ -124,11 +123,11 @@ class Reflector(Generic[T]):
 
     def opened(self, now: float) -> None:
         """The server has accepted the watch."""
-        self._hear(now)
+        self._note_activity(now)
         self._opened_at = now
 
     def page(self, objects: Iterable[T], now: float) -> None:
-        self._hear(now)
+        self._note_activity(now)
         for viewed in objects:
             self._collect(viewed)
 
@@ -137,7 +136,7 @@ class Reflector(Generic[T]):
         return self._replace(resource_version)
 
     def watched(self, event: WatchEvent[T], now: float) -> Sequence[Change[T]]:
-        self._hear(now)
+        self._note_activity(now)
         viewed = event.object
         if event.type is EventType.BOOKMARK:
             return self._bookmarked(viewed.metadata.resource_version, ends_list=event.end_of_initial_events)
@@ -158,9 +157,9 @@ class Reflector(Generic[T]):
             return
         self._unfinished_streams += self._is_streaming_list
         if self._has_place:
-            self._has_place = isinstance(error, _PASSING) and not self._was_mute(now)
+            self._has_place = isinstance(error, _TRANSIENT) and not self._had_no_events(now)
         else:
-            self._start_list_otherwise(error)
+            self._change_list_mode(error)
         self._back_off(now, chance, error.retry_after_seconds, is_expired=isinstance(error, Gone))
 
     @property
@@ -172,7 +171,7 @@ class Reflector(Generic[T]):
     def _is_streaming_list(self) -> bool:
         return not self._has_place and isinstance(self._request, Watch)
 
-    def _was_mute(self, now: float) -> bool:
+    def _had_no_events(self, now: float) -> bool:
         return self.heard_at == self._opened_at and now - self._opened_at >= BOOKMARKS_DUE_SECONDS
 
     def _plan(self, chance: float) -> List | Watch:
@@ -186,7 +185,7 @@ class Reflector(Generic[T]):
             return Watch(oldest, initial_events=True, timeout_seconds=timeout_seconds)
         return List(oldest, self._page_size)
 
-    def _hear(self, now: float) -> None:
+    def _note_activity(self, now: float) -> None:
         self.heard_at = now
         if self._healthy_since is None:
             self._healthy_since = now
@@ -234,14 +233,14 @@ class Reflector(Generic[T]):
         self._unfinished_streams = 0
         return _difference(before, self.objects)
 
-    def _start_list_otherwise(self, error: ApiError) -> None:
+    def _change_list_mode(self, error: ApiError) -> None:
         if isinstance(error, Gone) and self._collected:
             self._pages_expired = True
         elif isinstance(error, Gone | StaleList) or _says_too_large(error):
             self._needs_consistent_read = True
 
     def _back_off(self, now: float, chance: float, at_least_seconds: float = 0.0, *, is_expired: bool = False) -> None:
-        """Clients of one server expire together: the wait after an outage spreads their relists. Repeated 410s back off."""
+        """The clients of one server expire together, so the wait spreads their relists. Repeated 410s back off."""
         if self._healthy_since is not None and now - self._healthy_since >= HEALTHY_SECONDS:
             self._failures = 0
         self._healthy_since = None

@@ -1,8 +1,9 @@
-"""Verdicts on bearer tokens: which are remembered, and whose unknown tokens may be reviewed now. The time is an argument.
+"""Verdicts on bearer tokens: which are remembered, and whose unknown tokens may be reviewed now.
 
-Allowed and refused tokens are kept apart, so that strangers push no reader out, however many tokens they send. An allowed
-token stays known when its verdict is due again: its review does not queue. Reviews of unknown tokens are limited in
-sum and per address. An address may have no more under way than are free, so a few addresses leave room for the next.
+The time is an argument. Allowed and refused tokens are kept apart, so that strangers push no reader out, however many
+tokens they send. An allowed token stays known when its verdict is due again: its review does not queue. Reviews of
+unknown tokens are limited in sum and per address. An address may have no more under way than are free, so a few
+addresses leave room for the next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Digest = bytes
 
 @dataclass(frozen=True, slots=True)
 class TokenVerdict:
-    """`status` is that of the HTTP answer: 200; 401 for an unknown token; 403 without the right; 429 or 503: try again."""
+    """`status` is the HTTP status: 200; 401 for an unknown token; 403 without the right; 429 or 503: try again."""
 
     status: int = 200
     refusal: str = ""

@@ -1,11 +1,11 @@
 """Admission webhook server: HTTPS, one path per webhook, for callers with a key only.
 
-A path is `/NAME/KEY`. Webhook configurations name it, so API servers know the key and tenants don't. Without it the answer
-is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under a deadline
-and answers its verdict. When the handler is late or fails, the answer is the webhook's own `on_failure` verdict, sent
-before the API server's timeout: the outcome is declared here, not left to that timeout. Once the process is stopping, each
-answer closes its connection, so that an API server sends no review on one that is about to end. Certificates come from
-`zonewise.kube.server.cert_manager`.
+A path is `/NAME/KEY`. Webhook configurations name it, so API servers know the key and tenants don't. Without it the
+answer is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under
+a deadline and answers its verdict. When the handler is late or fails, the answer is the webhook's own `on_failure`
+verdict, sent before the API server's timeout: the outcome is declared here, not left to that timeout. Once the process
+is stopping, each answer closes its connection, so that an API server sends no review on one that is about to end.
+Certificates come from `zonewise.kube.server.cert_manager`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class AdmissionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook(Generic[T]):
-    """`name` is the first part of the path and the metrics label; objects are read through `view` (`dict[str, Any]` for the whole)."""
+    """`name` is the first part of the path and the metrics label.
+
+    Objects are read through `view` (`dict[str, Any]` for the whole).
+    """
 
     name: str
     view: type[T]
@@ -67,10 +70,10 @@ class Webhook(Generic[T]):
 
 
 class AdmissionServer:
-    """`async with AdmissionServer([...], context, accepts, port=8443) as server:` serves until left; requests under way are
-    finished.
+    """`async with AdmissionServer([...], context, accepts, port=8443) as server:` serves until left.
 
-    `accepts` knows the callers' keys. Without a host it listens on all addresses; port 0 takes any free one.
+    Requests under way are finished. `accepts` knows the callers' keys. Without a host it listens on all addresses; port
+    0 takes any free one.
     """
 
     def __init__(
@@ -86,7 +89,8 @@ class AdmissionServer:
     ) -> None:
         self._webhooks = tuple(webhooks)
         self._context = context
-        self._door = _Door({webhook.name: _Endpoint(webhook) for webhook in self._webhooks}, accepts, is_stopping)
+        endpoints = {webhook.name: _Endpoint(webhook) for webhook in self._webhooks}
+        self._callers = _CallerFilter(endpoints, accepts, is_stopping)
         self._address = (host, port)
         self._body_limit_bytes = body_limit_bytes
         self._runner: web.AppRunner | None = None
@@ -100,13 +104,13 @@ class AdmissionServer:
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=self._body_limit_bytes)
-        application.router.add_route("*", "/{path:.*}", self._door.handle)
+        application.router.add_route("*", "/{path:.*}", self._callers.handle)
         longest = max((webhook.deadline_seconds for webhook in self._webhooks), default=0.0)
         self._runner = web.AppRunner(
             application,
             access_log=None,  # it would show the keys
             keepalive_timeout=KEEP_ALIVE_SECONDS,
-            lingering_time=0.0,  # the body of a stranger is not waited for
+            lingering_time=0.0,  # do not wait for the body of a refused request
             shutdown_timeout=longest + 1.0,
         )
         await self._runner.setup()
@@ -124,7 +128,7 @@ class AdmissionServer:
         _log.info("admission server stopped")
 
 
-class _Door:
+class _CallerFilter:
     """Lets callers with a valid key through to their webhook; counts the others, and reports them once a minute."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""CA injection: keeps `caBundle` and path of our webhook configurations up to date, so that API servers trust our
-webhooks and call them with the key that says who they are.
+"""CA injection: keeps `caBundle` and path of our webhook configurations up to date.
 
+API servers then trust our webhooks, and call them with the key that says who they are.
 `missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks, their
 bundle and their path only, so all other fields stay as they are. No applied document has these two fields, so no
 apply resets them: server-side apply leaves alone what it never owned.
@@ -76,7 +76,7 @@ class CaInjector:
             cache.on_change(lambda _change: wake())
 
     async def inject(self, bundle_pem: bytes, keys: Sequence[str]) -> None:
-        """Returns when the server has stored bundle and key wherever they were missing; raises ApiError when it can't."""
+        """Returns when the server has stored bundle and key wherever they were missing. Raises ApiError."""
         for resource, cache in self._caches:
             await _synced(cache)
             for configuration in cache:

@@ -1,9 +1,10 @@
 """Caller keys: unguessable last segments of the webhooks' paths, by which API servers show that they are the callers.
 
-Only webhook configurations name them, and tenants can't read those. If an API server can't reach the webhook, it
-shows the whole address to the client of the request, so a key lives for an hour. All replicas accept a new key for a while
+Only webhook configurations name them, and tenants can't read those. If an API server can't reach the webhook, it shows
+the whole address to the client of the request, so a key lives for an hour. All replicas accept a new key for a while
 before a configuration carries it, and the old one until every configuration carries the new one.
-This module decides, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the keys in the Secret.
+This module says which keys are accepted, published and due, and draws new ones; the time is an argument.
+`zonewise.kube.server.cert_manager` keeps them in the Secret.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CallerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyLifetimes:
-    """`settling` is how long a key is only accepted before it is published, and how long the old one stays after that."""
+    """`settling`: how long a key is only accepted before it is published, and how long the old one stays after that."""
 
     key: dt.timedelta = dt.timedelta(hours=1)
     settling: dt.timedelta = dt.timedelta(minutes=5)
@@ -88,8 +89,8 @@ class CallerKeys:
     def renewed(self, now: dt.datetime, lifetimes: KeyLifetimes, carried: str = "") -> CallerKeys:
         """With a successor once it is due, and without the old keys once all configurations have carried the newest.
 
-        `carried` is the key that they carry for certain. It is empty after a start: while we were away an API server may
-        have shown the key, so a successor is due sooner. There is none while two keys wait to be carried.
+        `carried` is the key that they carry for certain. It is empty after a start: while we were away an API server
+        may have shown the key, so a successor is due sooner. There is none while two keys wait to be carried.
         """
         if self.is_torn:
             return CallerKeys(self.members).renewed(now, lifetimes, carried)

@@ -1,8 +1,8 @@
 """Certificate renewal for our own servers: authorities and caller keys in a Secret, the leaf in a live TLS context.
 
-All replicas share one Secret. The first replica that finds an authority or a key due writes it, the others read it. Every
-replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads the
-Secret afresh, publishes its CAs and the caller key in the webhook configurations, and only then may serve under it.
+All replicas share one Secret. The first replica that finds an authority or a key due writes it, the others read it.
+Every replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads
+the Secret afresh, publishes its CAs and the caller key in the webhook configurations, and only then may serve under it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from prometheus_client import Gauge
 
 from zonewise.kube.client.client import Client
+from zonewise.kube.clock import utc_now
 from zonewise.kube.server.caller_keys import CallerKeys
 from zonewise.kube.server.certificates import Authorities, CertificateError, Leaf, Lifetimes, leaf_due
 from zonewise.kube.server.tls import load_pem, server_context
@@ -33,15 +34,11 @@ _log = get_logger(__name__)
 CHECK_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5
-_LEAST_PAUSE_SECONDS: Final = 0.2  # bounds a fight over a configuration with another writer
-_STRANGER_SECONDS: Final = 10.0
+_LEAST_PAUSE_SECONDS: Final = 0.2  # limits the rate of writes when another program resets a configuration
+_UNKNOWN_KEY_CHECK_SECONDS: Final = 10.0
 """How often an unknown key may make us read the Secret: another replica may have published one that we missed."""
 _EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
 _LIFETIMES: Final = Lifetimes()
-
-
-def utc_now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
 
 
 def install(context: ssl.SSLContext, leaf: Leaf) -> None:
@@ -49,7 +46,7 @@ def install(context: ssl.SSLContext, leaf: Leaf) -> None:
 
 
 class SharedAuthorities:
-    """The authorities and caller keys in a Secret, made when absent and renewed when due, by whichever replica comes first."""
+    """The authorities and caller keys in a Secret. The first replica makes what is absent and renews what is due."""
 
     def __init__(self, client: Client, secret: Key, lifetimes: Lifetimes) -> None:
         self._client = client
@@ -58,7 +55,7 @@ class SharedAuthorities:
         self._known = Authorities()
 
     async def current(self, now: dt.datetime, carried: str = "") -> Authorities:
-        """What the Secret holds after any renewal that was due at `now`; `carried` is the key that configurations carry."""
+        """What the Secret holds after any renewal due at `now`; `carried` is the key that configurations carry."""
         for _ in range(_ATTEMPTS):
             try:
                 self._known = await self._read_or_renew(now, carried)
@@ -142,7 +139,7 @@ class CertManager:
         self._leaf: Leaf | None = None
         self._keys = CallerKeys()
         self._carried = ""
-        self._stranger_at = float("-inf")
+        self._unknown_key_at = float("-inf")
         self._woken = asyncio.Event()
 
     @property
@@ -155,8 +152,8 @@ class CertManager:
         if self._keys.accepts(key):
             return True
         now = asyncio.get_running_loop().time()
-        if now - self._stranger_at >= _STRANGER_SECONDS:
-            self._stranger_at = now
+        if now - self._unknown_key_at >= _UNKNOWN_KEY_CHECK_SECONDS:
+            self._unknown_key_at = now
             self.wake()
         return False
 

@@ -2,8 +2,8 @@
 
 An authority is made long before its predecessor ends and is only trusted at first; once every API server has had time
 to read it, it signs. So the two overlap in the bundle, and no call meets a certificate that it does not trust.
-This module decides and computes, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the authorities in a
-Secret, with the keys of our callers, and the leaf in a running server.
+This module says what is due, makes keys and signs; the time is an argument. `zonewise.kube.server.cert_manager` keeps
+the authorities in a Secret, with the keys of our callers, and the leaf in a running server.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Authorities:
 
     @classmethod
     def from_secret(cls, data: Mapping[str, bytes]) -> Authorities:
-        """Reads what `to_secret` wrote; fields that are absent mean none yet. Raises CertificateError, or NewerError."""
+        """Reads what `to_secret` wrote; absent fields mean none yet. Raises CertificateError, or NewerError."""
         bundle = data.get(CERTIFICATES_FIELD, b"")
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []

@@ -1,8 +1,8 @@
 """Health endpoints `/livez` and `/readyz`, and for this machine `/metrics`.
 
 `Health` holds named checks and the process's phase; `zonewise.kube.process` moves the phase, capabilities add checks.
-The answers look like the API server's own: "ok", or with `?verbose` and on failure one line per check.
-Kubelets probe without TLS and tokens, so there is none here; metrics are served to others by `zonewise.kube.server.metrics_server`.
+The answers look like the API server's own: "ok", or with `?verbose` and on failure one line per check. Kubelets probe
+without TLS and tokens, so there is none here; metrics are served to others by `zonewise.kube.server.metrics_server`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HealthReport:
 
 
 class Health:
-    """A process is alive while it answers and all live checks pass; it is ready while running and all ready checks pass."""
+    """Alive: the process answers and all live checks pass. Ready: it runs and all ready checks pass."""
 
     def __init__(self) -> None:
         self._phase = Phase.STARTING

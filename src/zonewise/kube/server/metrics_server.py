@@ -73,7 +73,7 @@ def local_page(request: web.BaseRequest) -> web.Response:
 
 
 def _is_local(request: web.BaseRequest) -> bool:
-    """By both ends of the connection: with route_localnet, as kube-proxy may set it, others reach loopback addresses."""
+    """By both ends of the connection: others reach loopback addresses with route_localnet, which kube-proxy may set."""
     ends = ("peername", "sockname")
     return all(is_loopback(request.get_extra_info(end, ("",))[0]) for end in ends)
 

@@ -1,7 +1,7 @@
 """TLS of our own servers: contexts, and a certificate from files or made here.
 
-A certificate of our own is made in a process of its own: the libraries for it would cost every node proxy and DNS server
-12 MB for ever.
+A certificate of our own is made in a process of its own: the libraries for it would cost every node proxy and DNS
+server 12 MB for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RENEW_SECONDS: Final = SELF_SIGNED_DAYS * 24 * 3600 / 2
 
 
 def server_context(client_ca: Path | None = None) -> ssl.SSLContext:
-    """A context without a certificate yet; HTTP/1.1 over TLS 1.2 or newer. Clients must have one signed by `client_ca`."""
+    """A context without a certificate yet: HTTP/1.1, TLS 1.2 or newer. Clients need one signed by `client_ca`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])

@@ -108,8 +108,8 @@ class Caches:
     ) -> Cache[Any]:
         """The cache of this selection; its watch starts at once, or with `run`.
 
-        `keep` returns what to keep of an object, for readers of few fields in large clusters: its key, and its uid if the
-        reader must know that an object was replaced by another of the same name.
+        `keep` returns what to keep of an object, for readers of few fields in large clusters: its key, and its uid if
+        the reader must know that an object was replaced by another of the same name.
         """
         selection = _Selection(resource, namespace, selector, fields, keep)
         informer = self._informers.get(selection)
@@ -147,7 +147,7 @@ class Caches:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-        # A cancellation may come from a watch that crashed, which the group raises; other errors of the body pass unchanged.
+        # A cancellation may come from a crashed watch, which the group raises; other errors of the body pass unchanged.
         if isinstance(error, asyncio.CancelledError):
             await group.__aexit__(kind, error, trace)
         else:
@@ -235,7 +235,7 @@ class _Informer(Generic[T]):
                 self._reflector.page(page.items, time.monotonic())
                 version = page.resource_version
         changes = self._reflector.listed(version)
-        self._works()
+        self._note_recovered()
         self.cache.publish(changes)
 
     async def _watch(self, command: Watch) -> None:
@@ -257,7 +257,7 @@ class _Informer(Generic[T]):
             async for event in events:
                 self._events[event.type].inc()
                 changes = self._reflector.watched(event, time.monotonic())
-                self._works()
+                self._note_recovered()
                 self.cache.publish(changes)
                 received += 1
                 if received % EVENTS_BETWEEN_YIELDS == 0:
@@ -271,9 +271,9 @@ class _Informer(Generic[T]):
 
     def _opened(self) -> None:
         self._reflector.opened(time.monotonic())
-        self._works()
+        self._note_recovered()
 
-    def _works(self) -> None:
+    def _note_recovered(self) -> None:
         """Not while a new initial state is being read: until it is complete, readers see the old one."""
         if self.cache.problem and self._reflector.follows:
             self.cache.problem = ""

@@ -1,7 +1,7 @@
 """Informers of Services, EndpointSlices, Nodes and Namespaces, and the Services that a change concerns.
 
-Everything that routes reads these four kinds. A change of a Service or of one of its slices makes that Service dirty. What
-a change of a node or a namespace concerns depends on the reader, which registers for these itself.
+Everything that routes reads these four kinds. A change of a Service or of one of its slices makes that Service dirty.
+What a change of a node or a namespace concerns depends on the reader, which registers for these itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AdmissionReview v1: requests of the API server and the verdicts in reply. Pure.
 
-`zonewise.kube.server.admission` serves it. A handler gets a `Review` whose objects are read through the view it asked for, and
-returns an `AdmissionVerdict`.
+`zonewise.kube.server.admission` serves it. A handler gets a `Review` whose objects are read through the view it asked
+for, and returns an `AdmissionVerdict`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class AdmissionVerdict:
         retry_after_seconds: int = 0,
         warnings: Sequence[str] = (),
     ) -> AdmissionVerdict:
-        """`retry_after_seconds` makes clients wait inside the call: for evictions good, for controllers' deletes not."""
+        """`retry_after_seconds` makes clients wait inside the call: good for evictions, bad for controllers."""
         if code not in _REASONS:
             raise ValueError(f"{code} is not a code to deny with; use one of {', '.join(map(str, _REASONS))}")
         return cls(

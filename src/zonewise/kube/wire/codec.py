@@ -1,7 +1,7 @@
 """JSON decoding of API objects, lists and watch events. Pure. One decoder per view type, made once.
 
-A watch is a stream of JSON lines cut anywhere by the network: `WatchLines` puts them together, `read_event` decodes each in
-one typed pass. An ERROR event carries a Status instead of the object, so it is decoded again as one and raised.
+A watch is a stream of JSON lines cut anywhere by the network: `WatchLines` puts them together, `read_event` decodes
+each in one typed pass. An ERROR event carries a Status instead of the object, so it is decoded again as one and raised.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-# ruff: noqa: N818 - the names are those of the API's own reasons
 """Errors of API calls, grouped by who must act. Pure.
 
 Every failed call raises one `ApiError`. Its class says the kind, its text names the call: "conflict: update of leases
 kube-system/x: the object has been modified". `from_answer` maps an HTTP answer or the Status of a watch event.
 `ConfigError` stands apart: the user's kubeconfig is wrong, and asking again will not help.
 """
+
+# ruff: noqa: N818 - the names are those of the API's own reasons
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from zonewise.kube.controller.workqueue import Backlog, Backoff
+from zonewise.kube.controller.workqueue import Backoff
+from zonewise.kube.decide.backlog import Backlog
 
 KEYS = st.sampled_from("abcde")
 
