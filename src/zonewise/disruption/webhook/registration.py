@@ -206,7 +206,7 @@ def delete_configuration(
     }
     if policy_guards_controllers:  # servers with policies support match conditions
         deletes["matchConditions"] = [
-            {"name": "by-nobody-of-the-system", "expression": _NOT_SYSTEM},
+            {"name": "not-by-system", "expression": _NOT_SYSTEM},
             {"name": "not-terminating", "expression": _NOT_TERMINATING},
             {"name": "ready", "expression": _READY},
         ]
