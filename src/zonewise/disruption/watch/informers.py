@@ -70,7 +70,7 @@ class DisruptionInformers:
         self._selected = BudgetSelectors()
         self._stock_selected = BudgetSelectors()
         self._node_labels: dict[str, Mapping[str, str]] = {}
-        self._atlas = NodeDomains(self._node_labels)
+        self._node_domains = NodeDomains(self._node_labels)
         self._replica_sets: dict[str, Key] = {}
         self._budget_handlers: list[BudgetHandler] = []
         self._workload_handlers: list[WorkloadHandler] = []
@@ -164,7 +164,7 @@ class DisruptionInformers:
     @property
     def node_domains(self) -> NodeDomains:
         """A new object whenever a node comes, goes or changes its labels."""
-        return self._atlas
+        return self._node_domains
 
     def node_domains_with(self, node: Node) -> NodeDomains:
         """With one more node, which the watch has not reported yet."""
@@ -217,7 +217,7 @@ class DisruptionInformers:
             self._node_labels.pop(name, None)
             if labels is not None:
                 self._node_labels[name] = labels
-            self._atlas = NodeDomains(self._node_labels)
+            self._node_domains = NodeDomains(self._node_labels)
             on_node = self._by_node.get(name, _NONE)
             self._touch_budgets(key for pod in tuple(on_node) for key in self._selected.selecting(pod))
         elif _unschedulable(change.old) == _unschedulable(change.new):
