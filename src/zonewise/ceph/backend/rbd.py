@@ -77,7 +77,9 @@ class RbdBackend:
         size = round_to_mib(spec.size_bytes)
         features = feature_bits(cluster, io, spec.features) if spec.features else None
         try:
-            if spec.location.data_pool or not self._fast.create(cluster, io, name, size, features):
+            in_one_pool = not spec.location.data_pool
+            created_fast = in_one_pool and self._fast.create(cluster, io, name, size, features)
+            if not created_fast:
                 rbd.RBD().create(io, name, size, old_format=False, **_options(cluster, io, spec))
         except (rbd.ImageExists, rados.ObjectExists):
             return self._reuse_existing(cluster, spec, size)
