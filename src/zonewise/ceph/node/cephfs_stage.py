@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
@@ -61,6 +61,14 @@ def kernel_knows_ceph(filesystems: str) -> bool:
     return any(line.split()[-1:] == ["ceph"] for line in filesystems.splitlines())
 
 
+class _Subvolume(NamedTuple):
+    filesystem: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.path} of file system {self.filesystem}"
+
+
 class CephFsStager:
     def __init__(self, client: CephFsClient, cgroup: Sequence[Path] = ()) -> None:
         self.client = client
@@ -75,18 +83,15 @@ class CephFsStager:
         crash_if_armed(CrashPoint.STAGE_MOUNTED)
 
     def _mount(self, cluster: CephCluster, stage: StageRecord, directory: Path, context: Mapping[str, str]) -> None:
-        filesystem, path = _location(stage, context)
+        source = _subvolume(stage, context)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
-        options = [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
         mounter = context.get("mounter") or self.client
         if mounter not in set(CephFsClient):
             raise CsiError(
                 GrpcCode.INVALID_ARGUMENT, f"parameter mounter: {mounter!r} is unknown, use {' or '.join(CephFsClient)}"
             )
-        if mounter == CephFsClient.KERNEL:
-            self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
-        else:
-            self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)
+        mount = self._mount_by_kernel if mounter == CephFsClient.KERNEL else self._mount_by_fuse
+        mount(Credentials.of(cluster), stage, directory, source)
 
     def unstage(self, stage: StageRecord, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
@@ -108,20 +113,12 @@ class CephFsStager:
         mount = mounts.at(stage.path)
         return mount is not None and mount.filesystem == _FUSE and not daemons.running(directory)
 
-    def _mount_by_fuse(
-        self,
-        cluster: CephCluster,
-        stage: StageRecord,
-        directory: Path,
-        filesystem: str,
-        path: str,
-        options: Sequence[str],
-    ) -> None:
-        client = Credentials.of(cluster)
+    def _mount_by_fuse(self, client: Credentials, stage: StageRecord, directory: Path, source: _Subvolume) -> None:
         conf = f"{client.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n{_STAY_ALIVE}"
+        options = _options(stage)
         command = [
             *("ceph-fuse", "-f", "-c", _CONFIGURATION, "-n", f"client.{client.user}"),
-            *("--client_fs", filesystem, "-r", path),
+            *("--client_fs", source.filesystem, "-r", source.path),
             *(["-o", ",".join(options)] if options else []),
             stage.path,
         ]
@@ -136,32 +133,28 @@ class CephFsStager:
                 # A ceph-fuse of an earlier stage may hold dirty data: on SIGTERM it flushes it. Left running for a copy of its
                 # mount elsewhere, it would make every stage fail.
                 (daemons.terminate if was_running else daemons.kill)(directory)
-                raise CephFsClientError(f"mounting {path} of file system {filesystem} failed: {error}") from error
+                raise CephFsClientError(f"mounting {source} failed: {error}") from error
 
-    def _mount_by_kernel(
-        self,
-        cluster: CephCluster,
-        stage: StageRecord,
-        directory: Path,
-        filesystem: str,
-        path: str,
-        options: Sequence[str],
-    ) -> None:
-        client = Credentials.of(cluster)
+    def _mount_by_kernel(self, client: Credentials, stage: StageRecord, directory: Path, source: _Subvolume) -> None:
         with (
             keyfiles.temporary(directory / _CONFIGURATION, client.configuration) as conf,
             keyfiles.temporary(directory / _KEY, client.key) as key,
         ):
-            credentials = [f"name={client.user}", f"secretfile={key}", f"conf={conf}", f"mds_namespace={filesystem}"]
-            mounts.mount(f":{path}", stage.path, "ceph", [*credentials, *options])
+            credentials = [f"name={client.user}", f"secretfile={key}", f"conf={conf}"]
+            options = [*credentials, f"mds_namespace={source.filesystem}", *_options(stage)]
+            mounts.mount(f":{source.path}", stage.path, "ceph", options)
 
 
-def _location(stage: StageRecord, context: Mapping[str, str]) -> tuple[str, str]:
-    """File system and path from the volume context; a path that does not belong to the volume is rejected."""
+def _options(stage: StageRecord) -> list[str]:
+    return [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
+
+
+def _subvolume(stage: StageRecord, context: Mapping[str, str]) -> _Subvolume:
+    """From the volume context; a path that does not belong to the volume is rejected."""
     filesystem, path = context.get("fsName", ""), context.get("subvolumePath", "")
     if not filesystem or not path.startswith("/") or stage.image not in path.split("/") or ".." in path.split("/"):
         raise CsiError(
             GrpcCode.INVALID_ARGUMENT,
             f"the volume context of {stage.volume} must have fsName, and subvolumePath with {stage.image} in it",
         )
-    return filesystem, path
+    return _Subvolume(filesystem, path)
