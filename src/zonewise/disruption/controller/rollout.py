@@ -271,13 +271,11 @@ class RolloutController:
         """By a budget, a policy or a webhook; or by a server error, which is no verdict on this pod or domain."""
         server_failed, backoff = isinstance(error, ServerError), progress.backoff
         progress.uncertain |= server_failed and tried
-        note_failure = (
-            backoff.failed
-            if server_failed
-            else backoff.lost_race
-            if not tried and _is_our_own(error)
-            else backoff.refused
-        )
+        note_failure = backoff.refused
+        if server_failed:
+            note_failure = backoff.failed
+        elif not tried and _is_our_own(error):
+            note_failure = backoff.lost_race
         note_failure(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
         self._events.refused(pick.candidate.pod, error)
 
