@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.disruption.decide.backoff import REFUSALS_AN_HOUR, RolloutBackoff
+from zonewise.disruption.decide.backoff import REFUSALS_AN_HOUR, STUCK_SECONDS, RolloutBackoff
 
 HOUR = 3600.0
 
@@ -140,3 +140,33 @@ def test_blocked_workload_retries_at_most_four_times_an_hour(
     assert calls
     assert all(sum(start <= call < start + HOUR for call in calls) <= REFUSALS_AN_HOUR for start in calls)
     assert calls[-1] > 7 * HOUR, "it still asks"
+
+
+def test_wave_is_stuck_after_a_minute() -> None:
+    backoff = RolloutBackoff()
+    assert not backoff.is_stuck(1000.0)
+    backoff.started(100.0)
+    assert not backoff.is_stuck(159.9)
+    assert backoff.is_stuck(160.0)
+    backoff.ended()
+    assert not backoff.is_stuck(1000.0)
+
+
+def test_retry_is_at_opening_and_within_a_minute() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    backoff.refused("b", "2", 0.0, retry_after_seconds=300.0)
+    assert backoff.seconds_until_retry(("a", "b"), 0.25) == 0.75
+    assert backoff.seconds_until_retry(("b",), 0.25) == STUCK_SECONDS
+    assert backoff.seconds_until_retry(("a", "c"), 0.25) == STUCK_SECONDS, "one is open: only an event can help"
+    assert backoff.seconds_until_retry((), 0.25) == STUCK_SECONDS
+
+
+def test_wave_limits_try_a_refused_domain_last_and_alone() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    before, after = backoff.wave_limits(3, 0.5), backoff.wave_limits(3, 1.5)
+    assert before.most == 3
+    assert (before.closed("a"), after.closed("a"), before.closed("b")) == (True, False, False)
+    assert (after.single("a"), after.single("b")) == (True, False)
+    assert after.refusal_rank("a") > after.refusal_rank("b")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from zonewise.disruption.decide.backoff import RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
 from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
 from zonewise.disruption.decide.pod_order import Domain
@@ -94,18 +95,28 @@ class Planner:
             )
         return picks
 
-    def candidate(
+    def candidates(
         self,
-        pod: PodFacts,
+        pods: Iterable[PodFacts],
         budgets: Sequence[Budget],
-        rank: tuple[int | str, ...],
+        ranks: Mapping[str, tuple[int | str, ...]],
         wave_budget: WaveBudget,
-        refusal_rank: int,
-    ) -> WaveCandidate:
-        """Its domain is that of the first budget with split keys, or its zone."""
-        domain_keys = tuple(self.informers.node_domains.domain_key(budget, pod) for budget in budgets)
-        charged = any(pod.uid in case.status.ledger for case in wave_budget.cases.values())
-        return WaveCandidate(pod, self.domain(pod, budgets), rank, domain_keys, charged, refusal_rank)
+        backoff: RolloutBackoff,
+    ) -> list[WaveCandidate]:
+        """`ranks` by uid. A pod's domain is that of the first budget with split keys, or its zone."""
+        node_domains = self.informers.node_domains
+        charged = {uid for case in wave_budget.cases.values() for uid in case.status.ledger}
+        return [
+            WaveCandidate(
+                pod,
+                self.domain(pod, budgets),
+                ranks[pod.uid],
+                alike=tuple(node_domains.domain_key(budget, pod) for budget in budgets),
+                first=pod.uid in charged,
+                refusal_rank=backoff.pod_refusal_rank(pod.uid),
+            )
+            for pod in pods
+        ]
 
     def domain(self, pod: PodFacts, budgets: Sequence[Budget]) -> Domain:
         for budget in budgets:

@@ -9,18 +9,15 @@ leader continues the same wave.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Counter
 
 from zonewise.api.names import RESERVED, UPDATE
-from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
-from zonewise.disruption.controller.workload_events import WorkloadEvents
-from zonewise.disruption.controller.workload_queue import WorkloadQueue
-from zonewise.disruption.decide.backoff import RolloutBackoff
+from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS
+from zonewise.disruption.controller.workload_controller import WorkloadController, WorkloadProgress
+from zonewise.disruption.decide.backoff import STUCK_SECONDS, RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
 from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.old_revisions import (
@@ -36,22 +33,14 @@ from zonewise.disruption.decide.old_revisions import (
     ranks,
     updates_itself,
 )
-from zonewise.disruption.decide.wave import Wave, WaveLimits, WavePick, next_wave
-from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadInformers
+from zonewise.disruption.decide.wave import Wave, WavePick, next_wave
+from zonewise.disruption.watch.informers import WorkloadKey
 from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
-from zonewise.kube.client.client import Client
-from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.controller.workqueue import Backoff
-from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.errors import ApiError, NotFound, ServerError, TooManyRequests
 from zonewise.kube.wire.patch import JsonPatch
 from zonewise.objects import Key
 from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SETS, DaemonSet, StatefulSet
-
-_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
-_STUCK_SECONDS: Final = 60.0
-"""How long a wave may take before an event tells what it waits for."""
 
 _WAVES: Final = Counter("zonewise_rollout_waves", "Waves of pods evicted to update their workload", ("kind",))
 _EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions by updates", ("kind", "result"))
@@ -60,11 +49,9 @@ Evicting = StatefulSet | DaemonSet
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Progress(WorkloadProgress):
     """`evicted`: uids of evicted pods that the cache may still have."""
 
-    uid: str
-    backoff: RolloutBackoff = field(default_factory=RolloutBackoff)
     evicted: set[str] = field(default_factory=set)
     uncertain: bool = False
     """A server error in the last wave: whether the pod goes is unknown, so its charge has to expire."""
@@ -77,44 +64,18 @@ class _Progress:
     """Version of the StatefulSet after we completed its update; the stock controller may overwrite that from its cache."""
 
 
-class RolloutController:
-    """Create it before `caches` run. `run` works until cancelled, and may run again with every new leadership."""
+class RolloutController(WorkloadController[Evicting, _Progress]):
+    _NAME = "rollouts"
+    _KINDS = (STATEFUL_SETS.kind, DAEMON_SETS.kind)
+    _RETRY = Backoff(first_seconds=1.0, longest_seconds=30.0)
 
-    def __init__(
-        self,
-        client: Client,
-        informers: DisruptionInformers,
-        workloads: WorkloadInformers,
-        reservations: Reservations,
-        recorder: Recorder,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._informers = informers
-        self._reservations = reservations
-        self._planner = Planner(informers, reservations, workloads)
-        self._events = WorkloadEvents(recorder)
-        self._clock = clock
-        self._progress: dict[WorkloadKey, _Progress] = {}
-        caches: dict[str, Cache[Any]] = {
-            STATEFUL_SETS.kind: workloads.stateful_sets,
-            DAEMON_SETS.kind: workloads.daemon_sets,
-        }
-        self._queue: WorkloadQueue[Evicting] = WorkloadQueue(
-            "rollouts", caches, reservations, self._reconcile, _BACKOFF
-        )
-        self._queue.watch(informers, workloads)
-
-    async def run(self) -> None:
-        """Another process may have led since the last run: forget what was remembered then."""
-        self._progress.clear()
-        await self._queue.run()
+    def _new_progress(self, uid: str) -> _Progress:
+        return _Progress(uid)
 
     async def _reconcile(self, key: WorkloadKey) -> float | None:
-        workload = self._queue.find(key)
+        workload = self._find(key)
         if workload is None or not (is_evicting(workload) or self._is_held(workload)):
-            self._forget(key, workload)
+            self._stop(key, workload)
             return None
         progress = self._progress_of(key, workload)
         if not is_observed(workload):
@@ -136,13 +97,6 @@ class RolloutController:
             return False
         return self._planner.is_guarded(self._informers.pods_of(workload.metadata.uid))
 
-    def _progress_of(self, key: WorkloadKey, workload: Evicting) -> _Progress:
-        progress = self._progress.get(key)
-        if progress is None or progress.uid != workload.metadata.uid:
-            self._queue.release(key)
-            progress = self._progress[key] = _Progress(workload.metadata.uid)
-        return progress
-
     async def _update(self, workload: Evicting, progress: _Progress) -> WorkloadUpdate:
         pods = self._informers.pods_of(workload.metadata.uid)
         progress.evicted &= {pod.uid for pod in pods}
@@ -163,7 +117,7 @@ class RolloutController:
         self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
     ) -> float | None:
         budgets = self._planner.budgets(update.old)
-        self._queue.hold(key, budgets.keys())
+        self._hold(key, budgets.keys())
         wave = self._plan(update, budgets, progress)
         if wave is None:
             return UNCOUNTED_SECONDS
@@ -178,9 +132,8 @@ class RolloutController:
         return self._seconds_until_next(wave, progress)
 
     def _seconds_until_next(self, wave: Wave, progress: _Progress) -> float:
-        """The longest wait without an event: no event tells that a refusal is over."""
         domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.evicted}
-        return min(progress.backoff.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
+        return progress.backoff.seconds_until_retry(domains, self._clock())
 
     def _plan(self, update: WorkloadUpdate, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
         selecting = list(budgets.values())
@@ -189,15 +142,9 @@ class RolloutController:
         )
         if wave_budget is None:
             return None
-        backoff, now = progress.backoff, self._clock()
         ranked = ranks(update.old, self._planner.cordoned(update.old))
-        candidates = [
-            self._planner.candidate(pod, selecting, ranked[pod.uid], wave_budget, backoff.pod_refusal_rank(pod.uid))
-            for pod in update.old
-        ]
-        limits = WaveLimits(
-            update.most, lambda domain: backoff.is_closed(domain, now), backoff.is_probing, backoff.refusal_rank
-        )
+        candidates = self._planner.candidates(update.old, selecting, ranked, wave_budget, progress.backoff)
+        limits = progress.backoff.wave_limits(update.most, self._clock())
         return next_wave(candidates, wave_budget, limits=limits)
 
     def _wait(
@@ -205,12 +152,12 @@ class RolloutController:
     ) -> float | None:
         """Waits for an event. Only refusals, whose end causes no event, are retried by time."""
         domains = {held.candidate.domain for held in wave.held}
-        seconds = progress.backoff.seconds_until_open(domains, self._clock())
-        if update.is_whole or progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
-            self._queue.release(key)
+        now = self._clock()
+        if update.is_whole or progress.backoff.is_stuck(now):
+            self._release(key)
             self._events.held(workload, "UpdateHeld", wave)
-            return seconds
-        return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
+            return progress.backoff.seconds_until_open(domains, now)
+        return progress.backoff.seconds_until_retry(domains, now)
 
     async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
         if progress.backoff.is_doubtful and not await self._evict(wave.picks[0], progress, key.kind, dry_run=True):
@@ -283,11 +230,11 @@ class RolloutController:
         self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
     ) -> float | None:
         if not update.is_whole:  # the last wave is not complete
-            if progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
-                self._queue.release(key)
-            return _STUCK_SECONDS if self._queue.holds(key) else None
+            if progress.backoff.is_stuck(self._clock()):
+                self._release(key)
+            return STUCK_SECONDS if self._holding.get(key) else None
         if update.early:  # the next ready successor causes an event
-            self._queue.release(key)
+            self._release(key)
             return None
         completed = progress.completed_version
         if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
@@ -296,7 +243,7 @@ class RolloutController:
             note = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
             self._events.forget(progress.uid)
             self._events.note(workload, "Updated", note)
-        self._queue.release(key)
+        self._release(key)
         self._progress[key] = _Progress(
             progress.uid,
             generation=progress.generation,
@@ -316,12 +263,12 @@ class RolloutController:
         )
         return await self._client.patch(STATEFUL_SETS, metadata.name, change, metadata.namespace, subresource="status")
 
-    def _forget(self, key: WorkloadKey, workload: Evicting | None) -> None:
+    def _stop(self, key: WorkloadKey, workload: Evicting | None) -> None:
         evicts = workload is not None and workload.metadata.annotations.get(UPDATE) == EVICT
         if workload is not None and evicts and workload.metadata.deletion_timestamp is None:
             note = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
             self._events.warn(workload, "InvalidUpdate", note)
-        self._queue.release(key)
+        self._release(key)
         self._progress.pop(key, None)
 
 

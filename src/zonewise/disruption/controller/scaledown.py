@@ -10,18 +10,15 @@ spread is kept. Grants that are not needed any more are revoked.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Counter
 
 from zonewise.api.names import DELETION_COST, DISRUPTION_FIELD_MANAGER, GRANTED
-from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
-from zonewise.disruption.controller.workload_events import WorkloadEvents
-from zonewise.disruption.controller.workload_queue import BATCH_SECONDS, WorkloadQueue
-from zonewise.disruption.decide.backoff import RolloutBackoff
+from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS
+from zonewise.disruption.controller.workload_controller import BATCH_SECONDS, WorkloadController, WorkloadProgress
+from zonewise.disruption.decide.backoff import STUCK_SECONDS, RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
 from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.pod_order import LEAVES_FIRST, PodOrder
@@ -34,13 +31,9 @@ from zonewise.disruption.decide.scaledown_grants import (
     of_stateful_set,
     rank,
 )
-from zonewise.disruption.decide.wave import Wave, WaveLimits, next_wave
-from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadInformers
-from zonewise.kube.client.client import Client
-from zonewise.kube.controller.recorder import Recorder
+from zonewise.disruption.decide.wave import Wave, next_wave
+from zonewise.disruption.watch.informers import WorkloadKey
 from zonewise.kube.controller.workqueue import Backoff
-from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.errors import Conflict, NotFound
 from zonewise.kube.wire.patch import Apply
 from zonewise.objects import PODS, Key, Pod
@@ -54,60 +47,28 @@ from zonewise.objects.apps import (
     StatefulSet,
 )
 
-_BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=30.0)
-_STUCK_SECONDS: Final = 60.0
 _GRANTS: Final = Counter("zonewise_grants", "Grants of pod deletions to workload controllers, by result", ("result",))
 
 Shrinking = ReplicaSet | StatefulSet | DaemonSet
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Progress(WorkloadProgress):
     """`granted`: resource versions of the pods with our grants, which the cache may not have yet."""
 
-    uid: str
-    backoff: RolloutBackoff = field(default_factory=RolloutBackoff)
     granted: dict[str, int] = field(default_factory=dict)
 
 
-class ScaleDownController:
-    """Create it before `caches` run. `run` works until cancelled, and may run again with every new leadership."""
+class ScaleDownController(WorkloadController[Shrinking, _Progress]):
+    _NAME = "scaledown"
+    _KINDS = (REPLICA_SETS.kind, STATEFUL_SETS.kind, DAEMON_SETS.kind, REPLICATION_CONTROLLERS.kind)
+    _RETRY = Backoff(first_seconds=0.2, longest_seconds=30.0)
 
-    def __init__(
-        self,
-        client: Client,
-        informers: DisruptionInformers,
-        workloads: WorkloadInformers,
-        reservations: Reservations,
-        recorder: Recorder,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._informers = informers
-        self._workloads = workloads
-        self._planner = Planner(informers, reservations, workloads)
-        self._events = WorkloadEvents(recorder)
-        self._clock = clock
-        caches: dict[str, Cache[Any]] = {
-            REPLICA_SETS.kind: informers.replica_sets,
-            STATEFUL_SETS.kind: workloads.stateful_sets,
-            DAEMON_SETS.kind: workloads.daemon_sets,
-            REPLICATION_CONTROLLERS.kind: workloads.replication_controllers,
-        }
-        self._progress: dict[WorkloadKey, _Progress] = {}
-        self._queue: WorkloadQueue[Shrinking] = WorkloadQueue(
-            "scaledown", caches, reservations, self._reconcile, _BACKOFF
-        )
-        self._queue.watch(informers, workloads)
-
-    async def run(self) -> None:
-        """Another process may have led since the last run: forget what was remembered then."""
-        self._progress.clear()
-        await self._queue.run()
+    def _new_progress(self, uid: str) -> _Progress:
+        return _Progress(uid)
 
     async def _reconcile(self, key: WorkloadKey) -> float | None:
-        workload = self._queue.find(key)
+        workload = self._find(key)
         if workload is None or workload.metadata.deletion_timestamp is not None:
             self._forget(key)
             return None
@@ -120,7 +81,7 @@ class ScaleDownController:
             return self._wait_for_deployment(key, workload)
         budgets = self._planner.budgets(pods)
         progress = self._progress_of(key, workload)
-        self._queue.hold(key, budgets.keys())
+        self._hold(key, budgets.keys())
         self._check_grants(progress, pods, list(budgets.values()))
         await asyncio.gather(*(self._revoke(pod, progress) for pod in demand.revoked))
         return await self._continue(key, workload, demand, budgets, progress) if demand.most else None
@@ -138,8 +99,8 @@ class ScaleDownController:
         owner = self._workloads.desired.get(workload.metadata.uid)
         rolling_out = isinstance(workload, ReplicaSet) and owner is not None and workload.spec.replicas != owner.desired
         progress = self._progress.get(key)
-        if rolling_out and progress is not None and not progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
-            return _STUCK_SECONDS
+        if rolling_out and progress is not None and not progress.backoff.is_stuck(self._clock()):
+            return STUCK_SECONDS
         self._forget(key)
         return None
 
@@ -175,7 +136,7 @@ class ScaleDownController:
         elif seconds := progress.backoff.seconds_to_gather(self._clock()):
             return seconds
         await self._act(key, wave, progress)
-        return _STUCK_SECONDS
+        return STUCK_SECONDS
 
     def _plan(self, demand: GrantDemand, budgets: dict[Key, Budget], backoff: RolloutBackoff) -> Wave | None:
         selecting = list(budgets.values())
@@ -185,21 +146,14 @@ class ScaleDownController:
         if wave_budget is None:
             return None
         cordoned = self._planner.cordoned(demand.pods)
-        candidates = [
-            self._planner.candidate(
-                pod, selecting, rank(pod, cordoned=cordoned[pod.node]), wave_budget, backoff.pod_refusal_rank(pod.uid)
-            )
-            for pod in demand.pods
-        ]
-        peers, now = self._peers(demand.pods[0], selecting), self._clock()
+        ranks = {pod.uid: rank(pod, cordoned=cordoned[pod.node]) for pod in demand.pods}
+        peers = self._peers(demand.pods[0], selecting)
         return next_wave(
-            candidates,
+            self._planner.candidates(demand.pods, selecting, ranks, wave_budget, backoff),
             wave_budget,
             demand.order,
             levels=levels(peers, self._domains(peers, selecting), demand.unready),
-            limits=WaveLimits(
-                demand.most, lambda domain: backoff.is_closed(domain, now), backoff.is_probing, backoff.refusal_rank
-            ),
+            limits=backoff.wave_limits(demand.most, self._clock()),
         )
 
     def _peers(self, pod: PodFacts, budgets: list[Budget]) -> list[PodFacts]:
@@ -222,11 +176,11 @@ class ScaleDownController:
         self, key: WorkloadKey, workload: Shrinking, demand: GrantDemand, wave: Wave, progress: _Progress
     ) -> float:
         quiet = not demand.waiting and self._is_whole(workload)
-        if quiet or progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
-            self._queue.release(key)
+        if quiet or progress.backoff.is_stuck(self._clock()):
+            self._release(key)
             self._events.held(workload, "ScaleDownHeld", wave)
         domains = {held.candidate.domain for held in wave.held}
-        return min(progress.backoff.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
+        return progress.backoff.seconds_until_retry(domains, self._clock())
 
     async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
         picks = await self._planner.reserve(wave, str(key))
@@ -260,13 +214,6 @@ class ScaleDownController:
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         return await self._client.patch(PODS, pod.name, Apply(body, DISRUPTION_FIELD_MANAGER), pod.namespace)
 
-    def _progress_of(self, key: WorkloadKey, workload: Shrinking) -> _Progress:
-        progress = self._progress.get(key)
-        if progress is None or progress.uid != workload.metadata.uid:
-            self._forget(key)
-            progress = self._progress[key] = _Progress(workload.metadata.uid)
-        return progress
-
     def _check_grants(self, progress: _Progress, pods: list[PodFacts], budgets: list[Budget]) -> None:
         """A grant that disappeared was removed by another client: its domain backs off."""
         present = {pod.uid: pod for pod in pods}
@@ -280,9 +227,3 @@ class ScaleDownController:
             if not pod.granted and pod.ready and not pod.leaving and not pod.terminating:
                 progress.backoff.refused(self._planner.domain(pod, budgets), uid, self._clock())
                 self._events.stripped(pod)
-
-    def _forget(self, key: WorkloadKey) -> None:
-        progress = self._progress.pop(key, None)
-        self._queue.release(key)
-        if progress is not None:
-            self._events.forget(progress.uid)

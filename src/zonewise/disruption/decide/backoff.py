@@ -13,6 +13,10 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
+from zonewise.disruption.decide.wave import WaveLimits
+
+STUCK_SECONDS: Final = 60.0
+"""How long a wave may take before an event tells what it waits for."""
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 300.0
 REFUSALS_AN_HOUR: Final = 4
@@ -65,9 +69,8 @@ class RolloutBackoff:
         self._wave_since = None
         self._possible_since = None
 
-    def is_stuck(self, now: float, seconds: float) -> bool:
-        """Whether the wave has been under way for longer than that."""
-        return self._wave_since is not None and now - self._wave_since >= seconds
+    def is_stuck(self, now: float) -> bool:
+        return self._wave_since is not None and now - self._wave_since >= STUCK_SECONDS
 
     def seconds_to_gather(self, now: float) -> float:
         """How long to wait for the rest of the wave although some pods could go already, so that waves stay together.
@@ -144,6 +147,13 @@ class RolloutBackoff:
         """Until one of them opens; None if one is open, or there are none."""
         waits = [self._opens(domain) - now for domain in domains]
         return min(waits) if waits and min(waits) > 0 else None
+
+    def seconds_until_retry(self, domains: Collection[Domain], now: float) -> float:
+        """The longest wait without an event: no event tells that a refusal is over."""
+        return min(self.seconds_until_open(domains, now) or STUCK_SECONDS, STUCK_SECONDS)
+
+    def wave_limits(self, most: int | None, now: float) -> WaveLimits:
+        return WaveLimits(most, lambda domain: self.is_closed(domain, now), self.is_probing, self.refusal_rank)
 
     def _opens(self, domain: Domain) -> float:
         return max(self._closed_until.get(domain, float("-inf")), self._down_until, self._unblocks())
