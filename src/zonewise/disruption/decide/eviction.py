@@ -128,8 +128,7 @@ def _delete(request: DeleteRequest, view: EvictionView) -> _Review:
         return ALLOWED
     if not pod.ready or pod.terminating or (by_controller and pod.granted):
         return ALLOWED
-    answer = yield from _decide(DisruptionRequest(pod, kind, ChargeSource.DELETE, request.dry_run), view)
-    return answer if answer.allowed else replace(answer, code=403, retry_after_seconds=0)
+    return (yield from _decide(DisruptionRequest(pod, kind, ChargeSource.DELETE, request.dry_run), view))
 
 
 def _evict(eviction: EvictionRequest, view: EvictionView) -> _Review:
@@ -180,7 +179,7 @@ def _check_budgets(
     if not budgets:
         return ALLOWED
     if reason := too_many(pod, budgets):
-        return _refuse(f"{reason.sentence}: {reason.remedy}", [reason.sentence])
+        return _refuse(request, f"{reason.sentence}: {reason.remedy}", [reason.sentence])
     node_domains = yield from _node_domains(pod, view, fresh=fresh)
     charge = _charge_request(request, budgets, node_domains, view)
     forecast = _judge(charge)
@@ -192,7 +191,7 @@ def _check_budgets(
         settled = [ChargeAnswer(ChargeResult.ALLOWED, verdict) for verdict in forecast.verdicts]
         return (yield from _conclude(request, settled))
     if depends_on_counts(forecast.verdicts, budgets) and (trouble := view.leader_trouble()):
-        return _refuse(trouble, [trouble], BUSY_SECONDS if view.leader_undecided() else _NO_LEADER_SECONDS)
+        return _refuse(request, trouble, [trouble], BUSY_SECONDS if view.leader_undecided() else _NO_LEADER_SECONDS)
     if request.evicts and _relies_on_charge(forecast) and (pdb_refusal := (yield from _pdb_refusal(pod, view))):
         return _refused_by_pdb(pdb_refusal)
     if request.evicts and pod.stays and not pod.ready:
@@ -214,7 +213,7 @@ def _check_unready(
         if pod is None:
             return _not_found(request.pod.key)
         if pod.uid != request.pod.uid:
-            return _replaced(pod)
+            return _replaced(request)
         request = replace(request, pod=pod)
         if pod.ready or not pod.stays:
             return _Restart(request)
@@ -245,9 +244,9 @@ def _conclude(request: DisruptionRequest, answers: Sequence[ChargeAnswer]) -> _R
     if denials:
         seconds = max(_TRANSIENT.get(verdict.reason.code, 0) for verdict in denials)
         advice = "; ".join(f"{verdict.reason.sentence}: {verdict.reason.remedy}" for verdict in denials)
-        return _refuse(advice, [verdict.reason.sentence for verdict in denials], seconds)
+        return _refuse(request, advice, [verdict.reason.sentence for verdict in denials], seconds)
     if any(answer.outcome is ChargeResult.BUSY for answer in answers):
-        return _refuse(_BUSY, [_BUSY], BUSY_SECONDS)
+        return _refuse(request, _BUSY, [_BUSY], BUSY_SECONDS)
     return ALLOWED
 
 
@@ -299,16 +298,16 @@ def _not_found(key: Key) -> Answer:
     return Answer(allowed=False, message=f'pods "{key.name}" not found', code=404)
 
 
-def _replaced(pod: PodFacts) -> Answer:
-    text = f"another pod has the name {pod.key} since a moment ago"
-    return _refuse(f"{text}: ask again", [text], _REPLACED_SECONDS)
+def _replaced(request: DisruptionRequest) -> Answer:
+    text = f"another pod has the name {request.pod.key} since a moment ago"
+    return _refuse(request, f"{text}: ask again", [text], _REPLACED_SECONDS)
 
 
-def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Answer:
+def _refuse(request: DisruptionRequest, advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Answer:
     message = f"{CANNOT_EVICT} {advice[:1].upper()}{advice[1:]}"
-    return Answer(
-        allowed=False, message=message, code=429, causes=tuple(causes), retry_after_seconds=retry_after_seconds
-    )
+    evicts = request.kind is DisruptionKind.EVICTIONS
+    code, seconds = (429, retry_after_seconds) if evicts else (403, 0)
+    return Answer(allowed=False, message=message, code=code, causes=tuple(causes), retry_after_seconds=seconds)
 
 
 def _refused_by_pdb(pdb: PdbRefusal) -> Answer:
