@@ -12,6 +12,7 @@ import pytest
 from support.disruption import cluster, processes
 from support.disruption.cluster import DisruptionNamespace
 from support.disruption.processes import Installed
+from support.disruption.webhook import leading
 from support.lab import shared_cluster
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
@@ -32,6 +33,12 @@ def disruption_plane(run_directory: shared_cluster.Run, disruption_folder: Path)
 async def ns(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncIterator[DisruptionNamespace]:
     async with cluster.disruption_namespace(disruption_plane, disruption_folder) as ns:
         await ns.make_nodes()
+        yield ns
+
+
+@pytest.fixture
+async def ns_with_leader(ns: DisruptionNamespace) -> AsyncIterator[DisruptionNamespace]:
+    async with leading(ns):
         yield ns
 
 

@@ -142,6 +142,13 @@ async def until_allowed(ns: DisruptionNamespace, expected: dict[str, int], name:
     await eventually(reached, f"allowed {expected}")
 
 
+async def until_healthy(ns: DisruptionNamespace, pods: int, name: str = "budget") -> None:
+    async def healthy() -> bool:
+        return bool((await status_of(ns, name))["currentHealthy"] == pods)
+
+    await eventually(healthy)
+
+
 async def until_informed(replica: Replica, ns: DisruptionNamespace, pods: int, *budgets: str) -> None:
     """Wait until the replica's caches hold `pods` pods and the published status of the budgets."""
 
