@@ -186,7 +186,7 @@ def test_journal_is_in_the_metadata_pool_and_fsck_is_clean(
     cluster = csi_driver.own_cluster(csi_config)
     try:
         pool = "fs-meta"
-        assert journal.exists(cluster, pool)
+        assert journal.has_journal(cluster, pool)
         tokens = {finding.token for finding in CephFsBackend().discover(cluster, "fs-zone-c")}
         assert {created.volume_id[-32:], snapshot.snapshot_id[-32:]} <= tokens
         findings = list(fsck.Fsck(cluster, {VolumeKind.CEPHFS: CephFsBackend()}, {pool}).examine(0.0, 1e9))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from zonewise import __version__
@@ -16,12 +15,8 @@ _SERVICES: Final = (
 
 
 class IdentityService:
-    def __init__(self, is_ready: Callable[[], bool] = lambda: True, name: str = CSI_DRIVER) -> None:
-        self._is_ready = is_ready
-        self._name = name
-
     def get_plugin_info(self, _request: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
-        return csi.GetPluginInfoResponse(name=self._name, vendor_version=__version__)
+        return csi.GetPluginInfoResponse(name=CSI_DRIVER, vendor_version=__version__)
 
     def get_plugin_capabilities(self, _request: csi.GetPluginCapabilitiesRequest) -> csi.GetPluginCapabilitiesResponse:
         service, expansion = csi.PluginCapability.Service, csi.PluginCapability.VolumeExpansion
@@ -31,5 +26,5 @@ class IdentityService:
 
     def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:
         response = csi.ProbeResponse()
-        response.ready.value = self._is_ready()
+        response.ready.value = True
         return response

@@ -234,7 +234,7 @@ def own_cluster(config: Path) -> CephCluster:
 
 def findings(cluster: CephCluster, older_than_seconds: float = 0) -> list[str]:
     """Findings of fsck, without a minimum age."""
-    checker = fsck.Fsck(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
+    checker = fsck.Fsck(cluster, backends(), {pool for pool in cluster.pools() if journal.has_journal(cluster, pool)})
     return [f"{finding.code} {finding.what}" for finding in checker.examine(time.time() + 1, older_than_seconds)]
 
 

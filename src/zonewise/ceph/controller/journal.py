@@ -193,11 +193,6 @@ class Journal:
                 self._io.operate_write_op(operation, target)
 
 
-def exists(cluster: CephCluster, pool: str) -> bool:
-    """Whether a pool has a journal that this user may read."""
-    return bool(has_journal(cluster, pool))
-
-
 def has_journal(cluster: CephCluster, pool: str) -> bool | None:
     """None if this user may not read the pool, or it was just removed or renamed."""
     import rados  # noqa: PLC0415

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from zonewise.errors import ZonewiseError
@@ -55,9 +55,9 @@ def run(
     return process.returncode, output
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Environment of programs: PATH, locale and HOME only."""
-    return {**_ENVIRONMENT, **({"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}), **(more or {})}
+    return {**_ENVIRONMENT, **({"HOME": os.environ["HOME"]} if "HOME" in os.environ else {})}
 
 
 def shortened(text: str) -> str:

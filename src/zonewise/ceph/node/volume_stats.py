@@ -15,8 +15,7 @@ TIMEOUT_SECONDS: Final = 5.0
 
 
 class VolumeStats:
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._timeout_seconds = timeout_seconds
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pending: dict[str, Future[os.statvfs_result]] = {}
 
@@ -27,7 +26,7 @@ class VolumeStats:
             if future is None:
                 future = self._pending[path] = Future()
                 threading.Thread(target=self._statvfs, args=(path, future), name="statvfs", daemon=True).start()
-        return future.result(self._timeout_seconds)
+        return future.result(TIMEOUT_SECONDS)
 
     def _statvfs(self, path: str, future: Future[os.statvfs_result]) -> None:
         try:

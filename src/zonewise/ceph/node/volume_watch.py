@@ -25,16 +25,15 @@ Report = Callable[[str], None]
 class VolumeWatch:
     """`problems` returns what is wrong by volume; it may block."""
 
-    def __init__(self, problems: Callable[[], Mapping[str, str]], report: Report, seconds: float = _SECONDS) -> None:
+    def __init__(self, problems: Callable[[], Mapping[str, str]], report: Report) -> None:
         self._problems = problems
         self._report = report
-        self._seconds = seconds
         self._known: Mapping[str, str] = {}
 
     async def run(self) -> None:
         while True:
             await self.check()
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(_SECONDS)
 
     async def check(self) -> None:
         try:

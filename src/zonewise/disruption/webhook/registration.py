@@ -165,9 +165,7 @@ def _list(words: Sequence[str]) -> str:
     return "[" + ", ".join(f"'{word}'" for word in words) + "]"
 
 
-def eviction_configuration(
-    client_config: Mapping[str, Any], system_namespace: str, *, name: str = DISRUPTION_CONFIGURATION
-) -> dict[str, Any]:
+def eviction_configuration(client_config: Mapping[str, Any], system_namespace: str) -> dict[str, Any]:
     """Evictions fail closed: without the webhook it is unknown what a budget allows. Path and CA bundle come later."""
     evictions = {
         "name": EVICTION_WEBHOOK,
@@ -180,17 +178,13 @@ def eviction_configuration(
     return {
         "apiVersion": _REGISTRATION,
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name},
+        "metadata": {"name": DISRUPTION_CONFIGURATION},
         "webhooks": [evictions],
     }
 
 
 def delete_configuration(
-    client_config: Mapping[str, Any],
-    system_namespace: str,
-    *,
-    policy_guards_controllers: bool = True,
-    name: str = DISRUPTION_CONFIGURATION,
+    client_config: Mapping[str, Any], system_namespace: str, *, policy_guards_controllers: bool = True
 ) -> dict[str, Any]:
     """Deletes fail open: a cluster must be able to clean up. Path and CA bundle come later.
 
@@ -213,7 +207,7 @@ def delete_configuration(
     return {
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": name},
+        "metadata": {"name": DISRUPTION_CONFIGURATION},
         "webhooks": [deletes],
     }
 
