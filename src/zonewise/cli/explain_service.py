@@ -132,7 +132,7 @@ def _lines(report: ServiceReport, *, wide: bool) -> Iterator[str]:
 
 def _rule_lines(report: ServiceReport) -> Iterator[str]:
     yield from printing.labelled(
-        "Asks", report.asks or "nothing: neither an annotation nor its spec says how to route it"
+        "Policy", report.asks or "none: neither an annotation nor its spec says how to route it"
     )
     mark = ("✓", "green") if report.in_force else ("✗", "yellow")
     for reason in report.policy.reasons:
@@ -144,7 +144,7 @@ def _rule_lines(report: ServiceReport) -> Iterator[str]:
             yield from printing.labelled("", f"  because of {', '.join(reason.blame[:_BLAMED])}{more}")
     for complaint in report.policy.complaints:
         yield from printing.labelled("", complaint.sentence, "!", "yellow")
-    yield from printing.labelled("Carried by", report.carried)
+    yield from printing.labelled("Data plane", report.carried)
     for loss in report.losses:
         yield from printing.labelled("", loss, "!", "yellow")
     if report.stale:
@@ -234,7 +234,7 @@ def _stock_lines(report: ServiceReport) -> Iterator[str]:
     program = clients[0].stock.program
     differing = [client for client in clients if not client.stock.same]
     if not differing:
-        same = "that is what it does" if report.carrier == "KubeProxy" else "the same with these slices"
+        same = "same as above" if report.carrier == "KubeProxy" else "the same with these slices"
         yield from printing.labelled("Stock", f"{program}: {same}")
     zones_by_sentence: dict[str, list[str]] = {}
     for client in differing:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _STATES = {
-    "InForce": ("as they ask", "green"),
-    "NotInForce": ("not as they ask", "yellow"),
+    "InForce": ("policy in force", "green"),
+    "NotInForce": ("policy not in force", "yellow"),
     "CutOff": ("cut clients off", "red"),
     "Unserved": ("without endpoints", "yellow"),
-    "NotAsked": ("ask nothing", ""),
+    "NotAsked": ("no policy", ""),
 }
 
 
@@ -83,7 +83,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
 
     async with Client(access, wait_for_server=False) as client:
         before: ClusterSnapshot | None = None
-        looked_at = 0.0
+        read_at = 0.0
         while True:
             now = asyncio.get_running_loop().time()
             try:
@@ -91,17 +91,17 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
             except ApiError as error:
                 if before is None:
                     raise
-                click.echo(f"{error}; looking again", err=True)  # it was there, and may come back
+                click.echo(f"{error}; retrying", err=True)  # it was there, and may come back
                 await asyncio.sleep(options["every"])
                 continue
             report = build_status(snapshot, datetime.now(UTC), HintsForm(options["hints"]))
             fresh = snapshot.traffic.since(before.traffic) if before else {}
             if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:
                 click.clear()
-            _show(report, options["output"], fresh, now - looked_at)
+            _show(report, options["output"], fresh, now - read_at)
             if not options["watch"]:
                 return 1 if report.troubles else 0
-            before, looked_at = snapshot, now
+            before, read_at = snapshot, now
             await asyncio.sleep(options["every"])
 
 
@@ -150,12 +150,13 @@ def _runtime_lines(status: ClusterStatus) -> Iterator[str]:
         rows.append((_tick(component.healthy), component.name, f"{component.ready}/{component.wanted}", workload))
     for leader in status.leaders:
         renewed = "never" if leader.silent_seconds is None else f"{leader.silent_seconds:.0f} s ago"
-        rows.append((_tick(leader.alive), leader.duty or leader.lease, renewed, f"led by {leader.holder or 'nobody'}"))
+        holder = f"led by {leader.holder}" if leader.holder else "no leader"
+        rows.append((_tick(leader.alive), leader.duty or leader.lease, renewed, holder))
     for webhook in status.webhooks:
         endpoints = "by URL" if webhook.endpoints is None else f"{webhook.endpoints} up"
         rows.append((_tick(webhook.healthy), webhook.name, endpoints, f"{webhook.target}, {webhook.failure_policy}"))
     if not rows:
-        yield printing.styled("Nothing of Zonewise runs here: `zonewise install` puts it in.", "dim")
+        yield printing.styled("Zonewise is not installed: run `zonewise install`", "dim")
     else:
         yield from printing.columns(("", "COMPONENT", "", ""), rows)
     yield ""
@@ -216,7 +217,7 @@ def _traffic_lines(report: ClusterStatus, fresh: ByteCounters, seconds: float) -
         from zonewise.diagnostics.decide.status.traffic import InZoneShare, share_by_service
 
         shared = share_by_service(fresh, (zone.name for zone in report.zones)).values()
-        now = InZoneShare(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
+        now = InZoneShare(sum(service.in_zone for service in shared), sum(service.cross_zone for service in shared))
         if now.share is not None:
             rate = f"{printing.size(now.cross_zone / seconds)}/s across"
             yield from printing.labelled("", f"now {printing.percent(now.share)} in its zone, {rate}")
@@ -244,7 +245,7 @@ def _budget_lines(status: ClusterStatus, *, wide: bool) -> Iterator[str]:
             )
         )
     yield from printing.columns(
-        ("BUDGET", "MAY LEAVE", "HEALTHY", "MUST BE", "BY DOMAIN"), rows, ("MAY LEAVE", "HEALTHY", "MUST BE")
+        ("BUDGET", "ALLOWED", "HEALTHY", "DESIRED", "BY DOMAIN"), rows, ("ALLOWED", "HEALTHY", "DESIRED")
     )
     if len(rows) < len(status.budgets):
         yield printing.styled(f"and {len(status.budgets) - len(rows)} more: -o wide", "dim")
