@@ -54,7 +54,7 @@ def _controller(
     config = options.config
     if options.mode is SlicesMode.OWN:
         own = SliceController(client, caches, recorder, config)
-        return own.sources, own.run
+        return own.informers, own.run
     informers = SliceInformers(caches, SlicesMode.OVERLAY)
     reporter = RoutingReporter(client, recorder)
     overlay = OverlayController(client, informers, reporter, hints=config.hints, workers=config.workers)

@@ -66,8 +66,8 @@ class SliceController:
         self._recorder = recorder
         self._reporter = RoutingReporter(client, recorder, stock_events=settings.hints is HintsForm.STRICT)
         self._clock = clock
-        self._tracker = EndpointSliceTracker(lambda: self.sources.slices.resource_version)
-        self.sources = SliceInformers(caches, SlicesMode.OWN, self._tracker.is_echo)
+        self._tracker = EndpointSliceTracker(lambda: self.informers.slices.resource_version)
+        self.informers = SliceInformers(caches, SlicesMode.OWN, self._tracker.is_echo)
         self._writer = SliceWriter(client, self._tracker)
         self._triggers = TriggerTimeTracker()
         self._totals = Totals()
@@ -76,7 +76,7 @@ class SliceController:
         self._delayed_until: dict[Key, float] = {}
         self._queue: WorkQueue[Key] = WorkQueue(QUEUE, backoff=_BACKOFF)
         self._controller = Controller(QUEUE, self._queue, self._reconcile, workers=settings.workers)
-        self.sources.on_service_dirty(self._enqueue)
+        self.informers.on_service_dirty(self._enqueue)
 
     async def run(self) -> None:
         await self._controller.run()
@@ -97,7 +97,7 @@ class SliceController:
         return max(due - self._clock(), self._settings.batch_seconds)
 
     async def _reconcile(self, key: Key) -> float | None:
-        service = self.sources.services.get(key)
+        service = self.informers.services.get(key)
         if service is None or not has_slices(service):
             self._forget(key)
             return None
@@ -112,7 +112,7 @@ class SliceController:
         return again_after_seconds
 
     async def _sync(self, key: Key, service: Service) -> float | None:
-        cluster = self.sources.cluster()
+        cluster = self.informers.cluster()
         plan = self._plan(key, service, cluster)
         if delay_seconds := self._delay_seconds(key, service, plan):
             return delay_seconds
@@ -145,7 +145,7 @@ class SliceController:
         return max(0.0, due - now)
 
     def _plan(self, key: Key, service: Service, cluster: RoutingNodes) -> SlicesPlan:
-        pods = self.sources.pods_of(service)
+        pods = self.informers.pods_of(service)
         return plan_slices(
             service,
             pods,
@@ -153,12 +153,12 @@ class SliceController:
             self._existing(key),
             most_per_slice=self._settings.endpoints_per_slice,
             hints=self._settings.hints,
-            drained=self.sources.drained_zones(service),
+            drained=self.informers.drained_zones(service),
             trigger_time=self._triggers.since(service, pods),
         )
 
     def _existing(self, key: Key) -> list[EndpointSlice]:
-        slices = self._tracker.merge(key, self.sources.slices_of(key))
+        slices = self._tracker.merge(key, self.informers.slices_of(key))
         return [endpoint_slice for endpoint_slice in slices if endpoint_slice.metadata.deletion_timestamp is None]
 
     def _forget(self, key: Key) -> None:

@@ -70,7 +70,7 @@ class OverlayController:
     def __init__(
         self,
         client: Client,
-        sources: SliceInformers,
+        informers: SliceInformers,
         reporter: OverlayReports,
         *,
         hints: HintsForm = HintsForm.STABLE,
@@ -78,26 +78,26 @@ class OverlayController:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client.named(OVERLAY_FIELD_MANAGER)
-        self.sources = sources
+        self.informers = informers
         self._reporter = reporter
         self._hints = hints
         self._clock = clock
         self._repairs = RepairBackoff()
         self._queue: WorkQueue[Key] = WorkQueue("overlay")
         self._controller = Controller("overlay", self._queue, self.reconcile, workers=workers)
-        sources.on_service_dirty(lambda key, _cause: self._queue.add(key))
+        informers.on_service_dirty(lambda key, _cause: self._queue.add(key))
 
     async def run(self) -> None:
         await self._controller.run()
 
     async def reconcile(self, key: Key) -> float | None:
-        service = self.sources.services.get(key)
+        service = self.informers.services.get(key)
         if service is None or service.metadata.deletion_timestamp:
             self._forget(key)
             return None  # garbage collection deletes its slices
-        slices = [endpoint_slice for endpoint_slice in self.sources.slices_of(key) if is_stock(endpoint_slice)]
+        slices = [endpoint_slice for endpoint_slice in self.informers.slices_of(key) if is_stock(endpoint_slice)]
         self._repairs.forget_all_but(key, set(map(key_of, slices)))
-        cluster, drained = self.sources.cluster(), self.sources.drained_zones(service)
+        cluster, drained = self.informers.cluster(), self.informers.drained_zones(service)
         answer = overlay(service, slices, cluster, hints=self._hints, drained=drained)
         outcome = _WriteOutcome()
         if not answer.is_silent or ROUTING_STATE in service.metadata.annotations:

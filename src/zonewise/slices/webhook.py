@@ -56,11 +56,11 @@ class WebhookOutcome(StrEnum):
 
 
 class SliceWebhook:
-    """Answers are valid once the caches of `sources` are synced."""
+    """Answers are valid once the caches of `informers` are synced."""
 
-    def __init__(self, client: Client, sources: SliceInformers, hints: HintsForm = HintsForm.STABLE) -> None:
+    def __init__(self, client: Client, informers: SliceInformers, hints: HintsForm = HintsForm.STABLE) -> None:
         self._client = client
-        self._sources = sources
+        self._informers = informers
         self._hints = hints
         self._shared: dict[Key, SharedOverlay] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
@@ -115,17 +115,17 @@ class SliceWebhook:
     def _inputs(self, service: Service, endpoint_slice: EndpointSlice, stored: EndpointSlice | None) -> OverlayInputs:
         other_slices = [
             cached
-            for cached in self._sources.slices_of(key_of(service))
+            for cached in self._informers.slices_of(key_of(service))
             if is_stock(cached) and key_of(cached) != key_of(endpoint_slice)
         ]
         restored = as_remembered(endpoint_slice, [*other_slices, stored] if stored else other_slices)
-        drained = self._sources.drained_zones(service)
-        return OverlayInputs(service, (*other_slices, restored), self._sources.cluster(), drained)
+        drained = self._informers.drained_zones(service)
+        return OverlayInputs(service, (*other_slices, restored), self._informers.cluster(), drained)
 
     async def _service_of(self, endpoint_slice: EndpointSlice) -> Service | None:
         """From the cache, or from the API server if the Service is too new for the cache."""
         key = service_key(endpoint_slice)
-        cached = self._sources.services.get(key)
+        cached = self._informers.services.get(key)
         if cached is not None and _owns(cached, endpoint_slice):
             return cached
         try:
