@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from zonewise.install.apply import ApplyOutcome
-    from zonewise.install.components import Document, InstallComponent, InstallMode, ManifestValues
+    from zonewise.install.components import InstallComponent, InstallMode, ManifestValues
+    from zonewise.install.decide.document import Document
     from zonewise.install.decide.ownership import Standing
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.access import ClusterAccess

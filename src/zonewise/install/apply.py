@@ -16,8 +16,8 @@ from typing import Any
 
 from zonewise.api.names import INSTALL_FIELD_MANAGER, INSTANCE_LABEL
 from zonewise.errors import ZonewiseError
-from zonewise.install.components import Document, identity
 from zonewise.install.decide.diff import difference
+from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import BY_KIND, Whole, rank
 from zonewise.install.decide.ownership import Standing, standings
 from zonewise.kube.client.client import Client

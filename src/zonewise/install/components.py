@@ -11,17 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.errors import UsageError
+from zonewise.install.decide.document import Document, identity
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one in C is ten times as fast, where there is one."""
-
-Document = dict[str, Any]
 
 
 class InstallMode(StrEnum):
@@ -109,12 +108,6 @@ def text(chosen: Sequence[InstallComponent], mode: InstallMode, values: Manifest
 
 def documents(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> list[Document]:
     return [document for _, document in _parts(chosen, mode, values)]
-
-
-def identity(document: Document) -> tuple[str, str, str]:
-    """Kind, namespace and name."""
-    metadata = document["metadata"]
-    return document["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def superseded(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> list[Document]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from zonewise.install.components import Document, identity
+from zonewise.install.decide.document import Document, identity
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import Resource

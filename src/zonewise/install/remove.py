@@ -17,7 +17,8 @@ from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED, PROXY_NAME_LAB
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply, contents
 from zonewise.install.apply import ApplyChange, ApplyOutcome
-from zonewise.install.components import Document, InstallComponent, ManifestValues, everything, identity
+from zonewise.install.components import InstallComponent, ManifestValues, everything
+from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import WORKLOADS
 from zonewise.install.decide.ownership import Standing, made_by_programs, why_elsewhere
 from zonewise.kube.client.client import Client

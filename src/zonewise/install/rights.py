@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from zonewise.install.components import (
-    Document,
     InstallComponent,
     InstallMode,
     ManifestValues,
     choose,
     documents,
-    identity,
     superseded,
 )
+from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import BY_KIND, WORKLOADS
-
-_GRANTING = {
-    "escalate": "to make a role with rights that you don't have yourself",
-    "bind": "to give others a role with rights that you don't have yourself",
-}
-"""Kubernetes asks for these unless one has all that is granted: cluster-admin has both."""
-
-
-class Right(NamedTuple):
-    """This verb on these objects, in a namespace or anywhere, on those of a name or on all."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-    name: str = ""
-
-    def __str__(self) -> str:
-        kind = f"{self.resource}.{self.group}" if self.group else self.resource
-        text = f"{self.verb} {kind}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' if self.namespace else ''}"
-        return f"{text} ({_GRANTING[self.verb]})" if self.verb in _GRANTING else text
+from zonewise.install.decide.right import GRANTING_VERBS, Right
 
 
 @lru_cache(maxsize=4)
@@ -64,7 +42,7 @@ def rights_to_install(namespace: str) -> tuple[Right, ...]:
     chosen, values = choose(()), ManifestValues(image="", namespace=namespace)
     made, gone = documents(chosen, InstallMode.OVERLAY, values), superseded(chosen, InstallMode.OVERLAY, values)
     needed = [(document, verb) for document in made for verb in ("get", "create", "patch")]
-    needed += [(document, verb) for document in made if document["kind"].endswith("Role") for verb in _GRANTING]
+    needed += [(document, verb) for document in made if document["kind"].endswith("Role") for verb in GRANTING_VERBS]
     needed += [(document, "delete") for document in gone]
     rights = [_to_kind(document, verb) for document, verb in needed]
     return tuple(dict.fromkeys([*rights, *_to_parameters(made), Right("list", "", "pods", namespace)]))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from support.conformance import kubectl
 from support.conformance.sidecars import REPOSITORY, Sidecars
 from zonewise.api.names import CSI_DRIVER
-from zonewise.install.components import Document
+from zonewise.install.decide.document import Document
 from zonewise.lab.ceph import driver
 from zonewise.lab.demo import app, installed
 from zonewise.lab.state import Lab

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from zonewise.install.components import InstallMode, ManifestValues, choose, documents, identity
+from zonewise.install.components import InstallMode, ManifestValues, choose, documents
+from zonewise.install.decide.document import identity
 
 CHART = Path(__file__).parents[3] / "deploy/chart"
 VALUES = ManifestValues(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))

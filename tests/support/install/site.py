@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from zonewise.cli.main import cli
 from zonewise.errors import ZonewiseError
-from zonewise.install.components import identity
+from zonewise.install.decide.document import identity
 from zonewise.install.decide.kinds import ORDER
-from zonewise.install.rights import Right
+from zonewise.install.decide.right import Right
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
 CONTROLLERS = (

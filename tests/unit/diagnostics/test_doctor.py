@@ -25,7 +25,7 @@ from zonewise.diagnostics.decide.doctor.checks import diagnose
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import FindingLevel, counted
 from zonewise.diagnostics.decide.status.assemble import build_status
-from zonewise.install.rights import Right
+from zonewise.install.decide.right import Right
 from zonewise.objects import Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet

@@ -11,7 +11,8 @@ import yaml
 from zonewise.cli.main import cli
 from zonewise.errors import UsageError
 from zonewise.install import components, remove
-from zonewise.install.components import DEFAULT, InstallComponent, InstallMode, ManifestValues, documents, identity
+from zonewise.install.components import DEFAULT, InstallComponent, InstallMode, ManifestValues, documents
+from zonewise.install.decide.document import identity
 from zonewise.install.decide.kinds import BY_KIND, rank
 
 PLAIN = ManifestValues(image="zonewise")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS
-from zonewise.install.rights import Right, rights_of_programs, rights_to_install
+from zonewise.install.decide.right import Right
+from zonewise.install.rights import rights_of_programs, rights_to_install
 
 
 def test_every_program_that_status_knows_has_rights_in_its_manifest() -> None:

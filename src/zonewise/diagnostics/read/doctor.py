@@ -17,7 +17,8 @@ from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.diagnostics.read.status import read_cluster_snapshot
-from zonewise.install.rights import Right, rights_of_programs, rights_to_install
+from zonewise.install.decide.right import Right
+from zonewise.install.rights import rights_of_programs, rights_to_install
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
 from zonewise.objects import CONFIG_MAPS, LEASES, key_of

@@ -19,7 +19,7 @@ from zonewise.api.names import (
     OVERLAY_FIELD_MANAGER,
     PART_OF_LABEL,
 )
-from zonewise.install.components import Document
+from zonewise.install.decide.document import Document
 
 _PROGRAMS: Final = {FIELD_MANAGER, OVERLAY_FIELD_MANAGER, DISRUPTION_FIELD_MANAGER}
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from zonewise.api.names import CSI_CONFIG_MAP, SYSTEM_NAMESPACE
 from zonewise.install import components
-from zonewise.install.components import Document, InstallComponent, InstallMode
+from zonewise.install.components import InstallComponent, InstallMode
+from zonewise.install.decide.document import Document
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict
 from zonewise.lab.ceph import cluster

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply as apply_manifests
 from zonewise.install import components
-from zonewise.install.components import Document, InstallComponent, InstallMode
+from zonewise.install.components import InstallComponent, InstallMode
+from zonewise.install.decide.document import Document
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import processes, slots

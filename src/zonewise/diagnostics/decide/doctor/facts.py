@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
-from zonewise.install.rights import Right
+from zonewise.install.decide.right import Right
 from zonewise.objects import Lease
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet
