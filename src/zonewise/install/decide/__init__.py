@@ -1,1 +1,1 @@
-"""Components, manifests, object kinds and rights of an installation. Pure."""
+"""Decisions of an installation: the order of objects, their ownership, and their differences. Pure."""

@@ -1,1 +1,1 @@
-"""Address plan, pod lifecycle, node and pod status of a lab. Pure."""
+"""Decisions of a lab: its address plan, requirements, node labels, configuration files and images. Pure."""
