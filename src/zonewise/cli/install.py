@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zonewise.install.apply import ApplyOutcome
     from zonewise.install.components import InstallComponent, InstallMode, ManifestValues
     from zonewise.install.decide.document import Document
-    from zonewise.install.decide.ownership import Standing
+    from zonewise.install.decide.ownership import ManifestObject
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.access import ClusterAccess
 
@@ -224,17 +224,19 @@ async def _install(
     adopt, timeout = options["adopt"], options["timeout"]
     force = options["force_conflicts"] or adopt
     async with Client(access, wait_for_server=False) as client:
-        wanted = await apply.survey(client, components.documents(chosen, mode, values), values.namespace, adopt=adopt)
+        wanted = await apply.find_objects(
+            client, components.documents(chosen, mode, values), values.namespace, adopt=adopt
+        )
         apply.refuse_foreign(wanted)
-        documents = [each.document for each in wanted if not each.foreign]
-        superseded = await apply.survey(
+        documents = [obj.document for obj in wanted if not obj.foreign]
+        superseded = await apply.find_objects(
             client, components.superseded(chosen, mode, values), values.namespace, adopt=adopt
         )
         if options["diff"]:
             return await _diff(client, documents, superseded, force=force)
         async for outcome in apply.apply(client, documents, force=force):
             click.echo(outcome)
-        replaces = any(each.live and not each.foreign for each in superseded)
+        replaces = any(obj.live and not obj.foreign for obj in superseded)
         if options["wait"] or replaces:
             await apply.until_ready(client, documents, timeout)
         if replaces:  # pods that are still ending need their rights
@@ -244,7 +246,7 @@ async def _install(
     return 0
 
 
-async def _diff(client: Client, documents: list[Document], superseded: list[Standing], *, force: bool) -> int:
+async def _diff(client: Client, documents: list[Document], superseded: list[ManifestObject], *, force: bool) -> int:
     from zonewise.install import apply
 
     differs = False

@@ -1,5 +1,7 @@
-"""Install: what is live under the manifests' names and whose it is; server-side apply, object by object; and waiting
-until the pods are ready.
+"""Server-side apply of manifests, object by object.
+
+Finds what is live under the names of the manifests and whose it is, applies or deletes, and waits until the pods are
+ready.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from zonewise.errors import ZonewiseError
 from zonewise.install.decide.diff import difference
 from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import BY_KIND, Whole, rank
-from zonewise.install.decide.ownership import Standing, standings
+from zonewise.install.decide.ownership import ManifestObject, with_ownership
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict, NotFound
 from zonewise.objects import PODS
@@ -48,19 +50,19 @@ class ApplyOutcome:
         return f"{self.name} {self.change}{f': {self.why}' if self.why else ''}"
 
 
-async def survey(
+async def find_objects(
     client: Client, documents: Sequence[Document], namespace: str, *, adopt: bool = False
-) -> list[Standing]:
+) -> list[ManifestObject]:
     """What is live under these names, and whether it is the install's in this namespace."""
     lives = await asyncio.gather(*(find(client, document) for document in documents))
-    return standings(zip(documents, lives, strict=True), namespace, adopt=adopt)
+    return with_ownership(zip(documents, lives, strict=True), namespace, adopt=adopt)
 
 
-def refuse_foreign(surveyed: Iterable[Standing]) -> None:
+def refuse_foreign(objects: Iterable[ManifestObject]) -> None:
     """Raises one error with the names of all foreign objects. A foreign namespace is used as it is."""
-    blocking = [each for each in surveyed if each.foreign and each.document["kind"] != "Namespace"]
+    blocking = [obj for obj in objects if obj.foreign and obj.document["kind"] != "Namespace"]
     if blocking:
-        names = "; ".join(f"{shown(each.document)}: {each.foreign}" for each in blocking)
+        names = "; ".join(f"{shown(obj.document)}: {obj.foreign}" for obj in blocking)
         raise ZonewiseError(
             f"nothing was changed, because these names are taken: {names}. Rename or remove them; --adopt takes over objects "
             "that kubectl or Helm made from the manifests of Zonewise"
@@ -114,24 +116,24 @@ async def compare(client: Client, documents: Sequence[Document], *, force: bool 
             yield text
 
 
-def compare_removed(surveyed: Iterable[Standing]) -> str:
+def compare_removed(objects: Iterable[ManifestObject]) -> str:
     """What `remove` would delete."""
-    return "".join(
-        difference(shown(each.document), each.live, None) for each in _last_first(surveyed) if not each.foreign
-    )
+    return "".join(difference(shown(obj.document), obj.live, None) for obj in _last_first(objects) if not obj.foreign)
 
 
-async def remove(client: Client, surveyed: Iterable[Standing], *, dry_run: bool = False) -> AsyncIterator[ApplyOutcome]:
-    """In the opposite order: the very objects that were surveyed. Foreign ones are named and left."""
-    for each in _last_first(surveyed):
-        if each.foreign:
-            yield ApplyOutcome(shown(each.document), ApplyChange.LEFT, each.foreign)
-        elif each.live is not None and (dry_run or await _delete(client, each.live)):
-            yield ApplyOutcome(shown(each.document), ApplyChange.DELETED)
+async def remove(
+    client: Client, objects: Iterable[ManifestObject], *, dry_run: bool = False
+) -> AsyncIterator[ApplyOutcome]:
+    """In the opposite order: the very objects that were found. Foreign ones are named and left."""
+    for obj in _last_first(objects):
+        if obj.foreign:
+            yield ApplyOutcome(shown(obj.document), ApplyChange.LEFT, obj.foreign)
+        elif obj.live is not None and (dry_run or await _delete(client, obj.live)):
+            yield ApplyOutcome(shown(obj.document), ApplyChange.DELETED)
 
 
-def _last_first(surveyed: Iterable[Standing]) -> list[Standing]:
-    return sorted(surveyed, key=lambda each: rank(each.document), reverse=True)
+def _last_first(objects: Iterable[ManifestObject]) -> list[ManifestObject]:
+    return sorted(objects, key=lambda obj: rank(obj.document), reverse=True)
 
 
 async def _delete(client: Client, live: Document) -> bool:

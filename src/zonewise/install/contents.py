@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Collection
 from typing import Any, Final
@@ -25,11 +26,11 @@ async def of_users(client: Client, namespace: str, ours: Collection[tuple[str, s
     kinds = await _kinds(client)
     listed = await asyncio.gather(*(_objects(client, kind, namespace) for kind in kinds))
     return [
-        found
-        for found in (each for objects in listed for each in objects)
-        if identity(found) not in ours
-        and (found["kind"], found["metadata"]["name"]) not in _EVERY_NAMESPACE
-        and not found["metadata"].keys() & {"ownerReferences", "deletionTimestamp"}
+        live
+        for live in itertools.chain.from_iterable(listed)
+        if identity(live) not in ours
+        and (live["kind"], live["metadata"]["name"]) not in _EVERY_NAMESPACE
+        and not live["metadata"].keys() & {"ownerReferences", "deletionTimestamp"}
     ]
 
 
@@ -49,10 +50,10 @@ async def _kinds(client: Client) -> list[Resource[dict[str, Any]]]:
     kinds: dict[tuple[str, str], Resource[dict[str, Any]]] = {}
     for version, resources in zip(versions, answers, strict=True):
         group, _, number = version.rpartition("/")
-        for each in resources:
-            plural = each["name"]
-            if each["namespaced"] and "/" not in plural and plural not in _PASSING and set(each["verbs"]) >= _STORED:
-                kinds[group, plural] = Resource(dict[str, Any], each["kind"], plural, group, number)
+        for resource in resources:
+            plural, is_stored = resource["name"], set(resource["verbs"]) >= _STORED
+            if resource["namespaced"] and is_stored and "/" not in plural and plural not in _PASSING:
+                kinds[group, plural] = Resource(dict[str, Any], resource["kind"], plural, group, number)
     return list(kinds.values())
 
 

@@ -1,6 +1,8 @@
-"""Uninstall: Services go back to kube-proxy, then webhooks and policies with parameters go, then programs and rights,
-then the policies that limit our accounts, the rules on the nodes, our annotations and labels on other objects, and last,
-where nothing of a user's is in them or with `purge`, the CRD and the namespace.
+"""Uninstall: everything that an install made, in an order that never cuts traffic off.
+
+Services go back to kube-proxy, then webhooks and policies with parameters go, then programs and rights, then the policies
+that limit our accounts, the rules on the nodes, our annotations and labels on other objects, and last, where nothing of a
+user's is in them or with `purge`, the CRD and the namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from zonewise.install.apply import ApplyChange, ApplyOutcome
 from zonewise.install.components import InstallComponent, ManifestValues, everything
 from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import WORKLOADS
-from zonewise.install.decide.ownership import Standing, made_by_programs, why_elsewhere
+from zonewise.install.decide.ownership import ManifestObject, made_by_programs, why_elsewhere
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, NotFound
 from zonewise.kube.wire.patch import Apply, MergePatch
@@ -78,17 +80,17 @@ async def remove(
     dry_run = options.dry_run
     components = set(chosen)
     whole = components >= set(InstallComponent)
-    surveyed = await apply.survey(client, everything(components, values), values.namespace, adopt=options.adopt)
-    homes = [each for each in surveyed if each.document["kind"] == "Namespace"]
-    kinds = [each for each in surveyed if each.document["kind"] == "CustomResourceDefinition"]
-    rest = [each for each in surveyed if each not in homes and each not in kinds]
-    components -= _still_running(rest, components, values)
-    proxy = next((each for each in rest if identity(each.document) == _proxy(values)), Standing({}))
+    objects = await apply.find_objects(client, everything(components, values), values.namespace, adopt=options.adopt)
+    namespaces = [obj for obj in objects if obj.document["kind"] == "Namespace"]
+    crds = [obj for obj in objects if obj.document["kind"] == "CustomResourceDefinition"]
+    others = [obj for obj in objects if obj not in namespaces and obj not in crds]
+    components -= _still_running(others, components, values)
+    proxy = next((obj for obj in others if identity(obj.document) == _proxy(values)), ManifestObject({}))
     if components & _PROXIES:
         async for outcome in _return_services(client, dry_run=dry_run):
             yield outcome
     unready = await _unready_nodes(client) if proxy.live is not None or whole else []
-    async for outcome in apply.remove(client, rest, dry_run=dry_run):
+    async for outcome in apply.remove(client, others, dry_run=dry_run):
         yield outcome
     if components & _PROXIES and proxy.live is not None:
         if not dry_run:
@@ -98,19 +100,19 @@ async def remove(
     async for outcome in _remove_traces(client, components, values.namespace, dry_run=dry_run):
         yield outcome
     async for outcome in _remove_data(
-        client, kinds, homes if whole else [], surveyed, unready, options, values.namespace
+        client, crds, namespaces if whole else [], objects, unready, options, values.namespace
     ):
         yield outcome
 
 
 def _still_running(
-    rest: Sequence[Standing], components: Iterable[InstallComponent], values: ManifestValues
+    others: Sequence[ManifestObject], components: Iterable[InstallComponent], values: ManifestValues
 ) -> set[InstallComponent]:
     """Components with a workload, or an account that rights are bound to, that is not ours: their traces in the cluster
     stay, too.
     """
     kinds = (*WORKLOADS, "ClusterRoleBinding", "RoleBinding")
-    staying = {identity(each.document) for each in rest if each.foreign and each.document["kind"] in kinds}
+    staying = {identity(obj.document) for obj in others if obj.foreign and obj.document["kind"] in kinds}
     return {
         component
         for component in components
@@ -139,62 +141,63 @@ async def _remove_traces(
 
 async def _remove_data(
     client: Client,
-    kinds: Sequence[Standing],
-    homes: Sequence[Standing],
-    surveyed: Sequence[Standing],
+    crds: Sequence[ManifestObject],
+    namespaces: Sequence[ManifestObject],
+    objects: Sequence[ManifestObject],
     unready: Sequence[str],
     options: RemovalOptions,
     namespace: str,
 ) -> AsyncIterator[ApplyOutcome]:
-    """The kind and the namespaces, which may hold what users made."""
-    gone: list[Standing] = []
-    for kind in (each for each in kinds if each.live is not None):
-        why = why_elsewhere(kind.live or {}, namespace)
+    """The CRD and the namespaces, which may hold what users made."""
+    to_delete: list[ManifestObject] = []
+    for crd in (crd for crd in crds if crd.live is not None):
+        why = why_elsewhere(crd.live or {}, namespace)
         if options.purge and not options.keep_budgets and not why:
-            gone.append(kind)
+            to_delete.append(crd)
         else:
             why = why or f"it holds all budgets ({await count_budgets(client)}); --purge deletes it with them"
-            yield ApplyOutcome(apply.shown(kind.document), ApplyChange.LEFT, why)
-    for home in (each for each in homes if each.live is not None and not each.foreign):
-        name = home.document["metadata"]["name"]
-        theirs, why = await _of_users(client, name, surveyed)
+            yield ApplyOutcome(apply.shown(crd.document), ApplyChange.LEFT, why)
+    for own in (obj for obj in namespaces if obj.live is not None and not obj.foreign):
+        name = own.document["metadata"]["name"]
+        user_objects, why = await _of_users(client, name, objects)
         if why and not options.purge:
-            yield ApplyOutcome(apply.shown(home.document), ApplyChange.LEFT, why)
+            yield ApplyOutcome(apply.shown(own.document), ApplyChange.LEFT, why)
             continue
-        gone.append(home)
-        for each in theirs:
-            yield ApplyOutcome(f"{each} in {name}", ApplyChange.DELETED)
-    async for outcome in apply.remove(client, gone, dry_run=options.dry_run):
+        to_delete.append(own)
+        for shown in user_objects:
+            yield ApplyOutcome(f"{shown} in {name}", ApplyChange.DELETED)
+    async for outcome in apply.remove(client, to_delete, dry_run=options.dry_run):
         yield outcome
     if not options.dry_run:
-        async for outcome in _until_gone(client, gone, unready):
+        async for outcome in _until_gone(client, to_delete, unready):
             yield outcome
 
 
-async def _of_users(client: Client, namespace: str, surveyed: Sequence[Standing]) -> tuple[list[str], str]:
+async def _of_users(client: Client, namespace: str, objects: Sequence[ManifestObject]) -> tuple[list[str], str]:
     """Objects in our namespace that are not ours, and why it stays for them."""
-    ours = {identity(each.document) for each in surveyed if not each.foreign}
+    ours = {identity(obj.document) for obj in objects if not obj.foreign}
     try:
-        found = await contents.of_users(client, namespace, ours)
+        others = await contents.of_users(client, namespace, ours)
     except ApiError as error:  # such as of an API whose server is away
         return [], f"what it holds can't be read ({error}); --purge deletes it with everything in it"
-    theirs = [apply.shown_live(each) for each in found if each["kind"] != "Secret" or not made_by_programs(each)]
-    return (
-        theirs,
-        f"it holds {', '.join(theirs)}, which no install made; --purge deletes them with it" if theirs else "",
-    )
+    user_objects = [apply.shown_live(live) for live in others if live["kind"] != "Secret" or not made_by_programs(live)]
+    if not user_objects:
+        return [], ""
+    return user_objects, f"it holds {', '.join(user_objects)}, which no install made; --purge deletes them with it"
 
 
-async def _until_gone(client: Client, gone: Sequence[Standing], unready: Sequence[str]) -> AsyncIterator[ApplyOutcome]:
+async def _until_gone(
+    client: Client, deleted: Sequence[ManifestObject], unready: Sequence[str]
+) -> AsyncIterator[ApplyOutcome]:
     """Does not wait for a namespace that pods on nodes that are not ready keep."""
-    for each in gone:
-        name = each.document["metadata"]["name"]
-        nodes = await _nodes_with_pods(client, name, unready) if each.document["kind"] == "Namespace" else []
+    for obj in deleted:
+        name = obj.document["metadata"]["name"]
+        nodes = await _nodes_with_pods(client, name, unready) if obj.document["kind"] == "Namespace" else []
         for node in nodes:
             why = "they go when it is ready again, and so does their namespace"
             yield ApplyOutcome(f"pods of {name} on node {node}", ApplyChange.LEFT, why)
-        if not nodes and not each.foreign:
-            await apply.until_gone(client, [each.document], _TIMEOUT_SECONDS)
+        if not nodes and not obj.foreign:
+            await apply.until_gone(client, [obj.document], _TIMEOUT_SECONDS)
 
 
 async def count_budgets(client: Client) -> int:
@@ -303,7 +306,7 @@ async def _clean_nodes(client: Client, proxy: Document, unready: Sequence[str], 
     """
     await _until_no_pods(client, proxy, unready)
     document = cleaning(proxy, unready)
-    apply.refuse_foreign(await apply.survey(client, [document], namespace))
+    apply.refuse_foreign(await apply.find_objects(client, [document], namespace))
     async for _ in apply.apply(client, [document], force=True):
         pass
     try:
@@ -311,7 +314,7 @@ async def _clean_nodes(client: Client, proxy: Document, unready: Sequence[str], 
     except ZonewiseError as error:
         raise ZonewiseError(f"{error}; on the nodes that are left run `zonewise proxy --cleanup`") from error
     finally:
-        async for _ in apply.remove(client, await apply.survey(client, [document], namespace)):
+        async for _ in apply.remove(client, await apply.find_objects(client, [document], namespace)):
             pass
     await apply.until_gone(client, [document], _TIMEOUT_SECONDS)
 
@@ -326,7 +329,10 @@ async def _until_no_pods(client: Client, workload: Document, unready: Sequence[s
 
 
 def cleaning(proxy: Document, unready: Sequence[str] = ()) -> Document:
-    """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready; none runs on an unready node. Pure."""
+    """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready. Pure.
+
+    None runs on an unready node.
+    """
     name = f"{proxy['metadata']['name']}-cleanup"
     labels = {api.APP_NAME_LABEL: name}
     spec = copy.deepcopy(proxy["spec"]["template"]["spec"])

@@ -8,7 +8,7 @@ import pytest
 
 from zonewise.install.apply import missing
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents
-from zonewise.install.decide.ownership import made_by_programs, standings, why_foreign
+from zonewise.install.decide.ownership import made_by_programs, why_foreign, with_ownership
 
 Json = dict[str, Any]
 OURS = {"app.kubernetes.io/part-of": "zonewise", "zonewise.dev/instance": "here"}
@@ -58,7 +58,7 @@ def test_adopt_takes_only_what_has_our_label() -> None:
 def test_account_without_a_record_follows_its_binding(manager: tuple[str, str], foreign: bool) -> None:
     subjects = [{"kind": "ServiceAccount", "name": "it", "namespace": "here"}]
     account, binding = live(kind="ServiceAccount"), live(manager, kind="ClusterRoleBinding", subjects=subjects)
-    first, _ = standings([({}, account), ({}, binding)], "here")
+    first, _ = with_ownership([({}, account), ({}, binding)], "here")
     assert bool(first.foreign) == foreign
 
 

@@ -25,7 +25,7 @@ _PROGRAMS: Final = {FIELD_MANAGER, OVERLAY_FIELD_MANAGER, DISRUPTION_FIELD_MANAG
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ManifestObject:
     """An object of the manifests, what is live under its name, and why that is not ours; empty if it is, or nothing is."""
 
     document: Document
@@ -33,14 +33,14 @@ class Standing:
     foreign: str = ""
 
 
-def standings(
-    found: Iterable[tuple[Document, Document | None]], namespace: str, *, adopt: bool = False
-) -> list[Standing]:
+def with_ownership(
+    live_objects: Iterable[tuple[Document, Document | None]], namespace: str, *, adopt: bool = False
+) -> list[ManifestObject]:
     """Of an install in this namespace. `adopt`: what carries our label is ours, even if another tool made it."""
-    pairs = list(found)
+    pairs = list(live_objects)
     accounts = _bound_accounts([live for _, live in pairs if live is not None])
     return [
-        Standing(document, live, why_foreign(live, namespace, accounts, adopt=adopt) if live else "")
+        ManifestObject(document, live, why_foreign(live, namespace, accounts, adopt=adopt) if live else "")
         for document, live in pairs
     ]
 
