@@ -115,17 +115,17 @@ def _names(
     """The nodes or zones of each endpoint, from the tier, and from the walls for endpoints that the tier lacks."""
     tier = next((tier for tier in expressible if tier.key in keys), EVERYONE)
     walls = decision.walls if decision.walls and decision.walls.key in keys else EVERYONE
-    names_by_address = _translated(walls, cluster, hint_key)
-    names_by_address.update(_translated(tier, cluster, hint_key))
+    names_by_address = domains_by_address(walls, cluster, hint_key)
+    names_by_address.update(domains_by_address(tier, cluster, hint_key))
     return names_by_address
 
 
-def _translated(tier: Tier, cluster: RoutingNodes, hint_key: str) -> dict[str, tuple[str, ...]]:
-    """The domains of a tier as nodes or zones."""
-    if tier.key in {hint_key, EVERYONE.key}:
+def domains_by_address(tier: Tier, cluster: RoutingNodes, key: str) -> dict[str, tuple[str, ...]]:
+    """The domains of `key`, such as zones, that each endpoint of the tier serves, whatever the tier's own key is."""
+    if tier.key in {key, EVERYONE.key}:
         names_of = {consumers: names(consumers) for consumers in set(tier.consumers.values())}
     else:
-        members = cluster.members(tier.key, hint_key)
+        members = cluster.members(tier.key, key)
         names_of = {
             consumers: tuple(sorted({member for domain in names(consumers) for member in members[domain]}))
             for consumers in set(tier.consumers.values())

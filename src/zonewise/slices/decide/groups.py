@@ -21,8 +21,8 @@ from zonewise.routing import (
     Tier,
 )
 from zonewise.routing.endpoints import is_ready
-from zonewise.routing.hints_codec import MOST_HINTS
-from zonewise.routing.load import Consumers, LoadShare, names
+from zonewise.routing.hints_codec import MOST_HINTS, domains_by_address
+from zonewise.routing.load import Consumers, LoadShare
 from zonewise.routing.policy import Strength
 from zonewise.routing.slice_memory import levels_of, preferred_keys
 from zonewise.routing.tiers import own_tier
@@ -120,8 +120,10 @@ def _waiting_zones(
         last_key = next((key for key in (ZONE, REGION) if key in memory), None)
     home_key = tier.key if tier else _wall_key(decision.reading.policy)
     served = cluster.demand(ZONE)
-    last_zones = _zones_of(Tier(last_key, memory.get(last_key, {})), cluster) if last_key else {}
-    home_zones = _zones_of(own_tier(home_key, cluster.homes(waiting, home_key)), cluster) if home_key else {}
+    last_zones = domains_by_address(Tier(last_key, memory.get(last_key, {})), cluster, ZONE) if last_key else {}
+    home_zones = (
+        domains_by_address(own_tier(home_key, cluster.homes(waiting, home_key)), cluster, ZONE) if home_key else {}
+    )
     return {
         address: tuple(zone for zone in last_zones.get(address, ()) if zone in served)
         or tuple(zone for zone in home_zones.get(address, ()) if zone in served)
@@ -136,8 +138,8 @@ def _wall_key(policy: Policy) -> str | None:
 def _consuming_zones(decision: Decision, cluster: RoutingNodes) -> dict[str, Zones]:
     """From the first tier of zones or regions, and from the walls for endpoints that the tier lacks."""
     tier = _zonal_tier(decision)
-    zones = _zones_of(decision.walls, cluster) if decision.walls else {}
-    return zones | (_zones_of(tier, cluster) if tier else {})
+    zones = domains_by_address(decision.walls, cluster, ZONE) if decision.walls else {}
+    return zones | (domains_by_address(tier, cluster, ZONE) if tier else {})
 
 
 def _zonal_tier(decision: Decision) -> Tier | None:
@@ -163,15 +165,3 @@ def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consume
 def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
     weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain[domain]}
     return tuple(LoadShare(zone, weights[zone]) for zone in sorted(weights))
-
-
-def _zones_of(tier: Tier, cluster: RoutingNodes) -> dict[str, Zones]:
-    """The consumers of a tier as zones, for any key."""
-    zones_by_domain = {} if tier.key == ZONE else cluster.members(tier.key, ZONE)
-    zones_by_consumers: dict[Consumers, Zones] = {
-        consumers: names(consumers)
-        if tier.key == ZONE
-        else tuple(sorted({zone for domain in names(consumers) for zone in zones_by_domain[domain]}))
-        for consumers in set(tier.consumers.values())
-    }
-    return {address: zones_by_consumers[consumers] for address, consumers in tier.consumers.items()}
