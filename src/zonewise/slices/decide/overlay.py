@@ -88,7 +88,7 @@ def overlay(
     hints_by_slice: dict[Key, Hints] = {}
     for family, members in sorted(families.items()):
         remembered = [
-            (endpoint_slice.endpoints or ()) if hints_match else _with_hints(endpoint_slice, ())
+            (endpoint_slice.endpoints or ()) if hints_match else _with_earlier_hints(endpoint_slice, ())
             for endpoint_slice in members
         ]
         decide_now = partial(decide, service, cluster=cluster, hints=hints, drained=drained)
@@ -112,7 +112,7 @@ def _decide_until_stable(
         hints = [_hints_of(slice_endpoints, expression) for slice_endpoints in slices]
         if rounds == _MOST_ROUNDS or all(map(_has_hints, slices, hints)):
             return decision, expression, hints
-        slices = list(map(hinted, slices, hints))
+        slices = list(map(endpoints_with_hints, slices, hints))
     raise AssertionError("unreachable: itertools.count is infinite")
 
 
@@ -121,10 +121,10 @@ def as_remembered(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice
 
     The stock controller removes hints that it did not make, so the hints it writes are no memory.
     """
-    return msgspec.structs.replace(endpoint_slice, endpoints=_with_hints(endpoint_slice, earlier))
+    return msgspec.structs.replace(endpoint_slice, endpoints=_with_earlier_hints(endpoint_slice, earlier))
 
 
-def _with_hints(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice]) -> Endpoints:
+def _with_earlier_hints(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice]) -> Endpoints:
     hints_by_address = {
         endpoint.addresses[0]: endpoint.hints
         for earlier_slice in earlier
@@ -133,13 +133,13 @@ def _with_hints(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice])
         if endpoint.addresses and endpoint.hints
     }
     endpoints = endpoint_slice.endpoints or ()
-    return hinted(
+    return endpoints_with_hints(
         endpoints,
         [hints_by_address.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints],
     )
 
 
-def hinted(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
+def endpoints_with_hints(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
     return tuple(
         endpoint if endpoint.hints == endpoint_hints else msgspec.structs.replace(endpoint, hints=endpoint_hints)
         for endpoint, endpoint_hints in zip(endpoints, hints, strict=True)

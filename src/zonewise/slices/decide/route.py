@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from zonewise.api.names import CONSUMER_ALL
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import Decision, Drain, HintsExpression, HintsForm, Memory, RoutingNodes, decide, express
@@ -67,18 +69,8 @@ def route(
     return RoutedEndpoints(decision, expression, _unhinted(by_ports))
 
 
-def hinted(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
-    if hints is endpoint.hints:
-        return endpoint
-    return Endpoint(
-        addresses=endpoint.addresses,
-        conditions=endpoint.conditions,
-        hints=hints,
-        hostname=endpoint.hostname,
-        node_name=endpoint.node_name,
-        zone=endpoint.zone,
-        target_ref=endpoint.target_ref,
-    )
+def with_hints(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
+    return endpoint if hints is endpoint.hints else msgspec.structs.replace(endpoint, hints=hints)
 
 
 def _waiting(decision: Decision, endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
@@ -98,7 +90,7 @@ def _by_bucket(by_ports: ByPorts, group_and_hints: GroupAndHints) -> Desired:
             group, hints = group_and_hints(endpoint)
             if group not in buckets:
                 buckets[group] = desired.setdefault(Bucket(frozenset(ports), group), {})
-            buckets[group][identity(endpoint)] = hinted(endpoint, hints)
+            buckets[group][identity(endpoint)] = with_hints(endpoint, hints)
     return desired
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from zonewise.objects import EndpointSlice, Key, Service, key_of
 from zonewise.routing import Drain, HintsForm, RoutingNodes
-from zonewise.slices.decide.overlay import Endpoints, Overlay, hinted, overlay
+from zonewise.slices.decide.overlay import Endpoints, Overlay, endpoints_with_hints, overlay
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SharedOverlay:
 def decide_shared(inputs: OverlayInputs, hints: HintsForm) -> SharedOverlay:
     answer = overlay(inputs.service, inputs.slices, inputs.cluster, hints=hints, drained=inputs.drained)
     before = dict(_by_slice(inputs.slices))
-    after = {key: hinted(endpoints, answer.hints[key]) for key, endpoints in before.items()}
+    after = {key: endpoints_with_hints(endpoints, answer.hints[key]) for key, endpoints in before.items()}
     return SharedOverlay(inputs, answer, before, after)
 
 

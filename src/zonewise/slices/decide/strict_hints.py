@@ -14,7 +14,7 @@ from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.hints_codec import zone_consumers
 from zonewise.routing.hints_strict import hint_strictly
 from zonewise.slices.decide.placement import Desired, PlacedSlice, identity
-from zonewise.slices.decide.route import hinted
+from zonewise.slices.decide.route import with_hints
 from zonewise.topology import ZONE
 
 
@@ -25,7 +25,7 @@ def carry_hints(slices: Iterable[EndpointSlice], desired: Desired) -> None:
     }
     for endpoints in desired.values():
         for key, endpoint in endpoints.items():
-            endpoints[key] = hinted(endpoint, last_hints.get(key) if is_marked_ready(endpoint) else None)
+            endpoints[key] = with_hints(endpoint, last_hints.get(key) if is_marked_ready(endpoint) else None)
 
 
 def hint_slices(slices: list[PlacedSlice], cluster: RoutingNodes, decision: Decision) -> Decision:
@@ -54,5 +54,5 @@ def hint_slices(slices: list[PlacedSlice], cluster: RoutingNodes, decision: Deci
 def _apply(placed: PlacedSlice, hints: tuple[EndpointHints | None, ...]) -> None:
     for index, (endpoint, endpoint_hints) in enumerate(zip(placed.endpoints, hints, strict=True)):
         if endpoint.hints != endpoint_hints:
-            placed.endpoints[index] = hinted(endpoint, endpoint_hints)
+            placed.endpoints[index] = with_hints(endpoint, endpoint_hints)
             placed.changed = True
