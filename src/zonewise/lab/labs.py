@@ -54,7 +54,7 @@ def up(name: str, options: LabOptions, progress: Progress, builds: ProgressRepor
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
-            _fill(running, progress)
+            _install_contents(running, progress)
             return running
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
@@ -113,7 +113,7 @@ def check(name: str, options: LabOptions) -> None:
     if options.ceph and not options.zones:
         raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
-        raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
+        raise UsageError("kwok nodes need zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_nodes:
         raise UsageError("kube-proxy runs on nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
@@ -162,9 +162,9 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
     directory = state.directory_of(name)
     directory.mkdir(mode=0o700, parents=True)
     try:
-        lab = _enter(name, directory, options, programs)
+        lab = _register(name, directory, options, programs)
         if options.has_nodes:
-            progress("laying the network")
+            progress("creating the network")
             machine.allow_watchers()
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
@@ -172,9 +172,9 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
         _add_nodes(lab, progress)
         lab = msgspec.structs.replace(lab, phase=LabPhase.READY)
         lab.save()
-        _fill(lab, progress)
+        _install_contents(lab, progress)
     except Exception:
-        _leave_for_the_reader(name)
+        _keep_logs_after_failure(name)
         raise
     except BaseException:
         with ignoring_signals():
@@ -183,7 +183,7 @@ def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Prog
     return lab
 
 
-def _leave_for_the_reader(name: str) -> None:
+def _keep_logs_after_failure(name: str) -> None:
     """The error names the logs, which stay until the next `up` or `down`. A lab that only lacks its demo keeps running."""
     lab = state.find(name)
     if lab is None:
@@ -195,7 +195,7 @@ def _leave_for_the_reader(name: str) -> None:
         _remove_cgroups(name)
 
 
-def _enter(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
+def _register(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
     if options.has_nodes:
@@ -271,7 +271,7 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
 
 
-def _fill(lab: Lab, progress: Progress) -> None:
+def _install_contents(lab: Lab, progress: Progress) -> None:
     """Also a lab that runs: what failed to start is tried again. Both start at once, and neither waits for the other."""
     if not (lab.options.demo or lab.options.zonewise):
         return
@@ -279,7 +279,7 @@ def _fill(lab: Lab, progress: Progress) -> None:
 
     if lab.options.zonewise:
         progress("installing Zonewise")
-        _let_control_plane_go_first(lab)
+        _raise_control_plane_priority(lab)
         app.until_nodes_take_pods(lab)
         installed.apply(lab, installed.documents(lab))
     if lab.options.demo:
@@ -291,8 +291,8 @@ def _fill(lab: Lab, progress: Progress) -> None:
         installed.wait(lab, installed.documents(lab))
 
 
-def _let_control_plane_go_first(lab: Lab) -> None:
-    """Some forty pods start at once: without time for the API server none could say that it is ready, and all would try again.
+def _raise_control_plane_priority(lab: Lab) -> None:
+    """Some forty pods start at once: if the API server got no time, none could report that it is ready, and all would retry.
 
     By process group, which every program of it is alone in: a priority is a thread's own.
     """
@@ -319,7 +319,10 @@ def _remove_nodes(name: str) -> None:
 
 
 def _remove_cgroups(name: str) -> None:
-    """Once nothing can start any more. Waits for the end of all that ran in them, and so of its mounts; then frees their devices."""
+    """Once nothing can start any more.
+
+    Waits for the end of all that ran in them, and so of its mounts; then frees their devices.
+    """
     lab = state.find(name)
     if lab is not None and lab.options.has_nodes:
         cgroups.remove(name)

@@ -14,7 +14,7 @@ _PAUSE_SECONDS = 0.5
 
 
 async def patiently(act: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """What `act` returns, which may be asked any number of times; what the server failed to answer for so long is raised."""
+    """Call `act` until it succeeds; re-raise server errors after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
