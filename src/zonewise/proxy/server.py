@@ -56,7 +56,10 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`pod_ranges` empty: those of the Node object. `service_ranges`: where there are no ServiceCIDRs. `conntrack` None: the kernel's settings stay."""
+    """`pod_ranges` empty: those of the Node object. `service_ranges`: where there are no ServiceCIDRs.
+
+    `conntrack` None: the kernel's settings stay.
+    """
 
     node: str
     all_services: bool = False
@@ -195,6 +198,7 @@ class Proxy:
             self._apply(batch)
         finally:
             kube_proxy_metrics.count_sync(families, time.perf_counter() - started)
+        # Only here, after `_apply`: rules that the kernel refused stay, and are sent again with the next batch.
         self._unapplied = {family: {} for family in self._families}
         self._pending.done()
         kube_proxy_metrics.count_programmed(triggers, datetime.now(UTC))

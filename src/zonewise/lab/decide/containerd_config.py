@@ -30,7 +30,10 @@ def may_raise_oom_priority(status: str) -> bool:
 
 
 def config_toml(pause_image: str, plugins: Path, *, restrict_oom_score_adj: bool) -> str:
-    """`plugins` has POD_LINK_PLUGIN. Restricted, a container's oom_score_adj is never below containerd's own; without the right to it runc would fail."""
+    """`plugins` has POD_LINK_PLUGIN.
+
+    Restricted, a container's oom_score_adj is never below containerd's own; without the right to it runc would fail.
+    """
     return f"""\
 version = 3
 root = "/var/lib/containerd"

@@ -1,7 +1,8 @@
-"""Programs of a lab's nodes: kubelet, containerd, runc, kube-proxy in the node's network namespace and its own mount, UTS and PID namespaces.
+"""Programs of a lab's nodes: kubelet, containerd, runc, kube-proxy.
 
-Each node is one recorded process (`node_init`, below `unshare`), and its end is the end of everything in the node. What is left
-then are the node's cgroups and directory, which `lab down` removes.
+They run in the node's network namespace and its own mount, UTS and PID namespaces. Each node is one recorded process
+(`node_init`, below `unshare`), and its end is the end of everything in the node. What is left then are the node's cgroups
+and directory, which `lab down` removes.
 """
 
 from __future__ import annotations
