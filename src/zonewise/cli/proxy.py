@@ -230,7 +230,7 @@ async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, n
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
     from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICE_NAME, SERVICES
-    from zonewise.proxy.decide.targets import NodePlace
+    from zonewise.proxy.decide.targets import NodeLocation
     from zonewise.proxy.wire.family import FAMILIES
     from zonewise.routing import RoutingNodes
 
@@ -245,6 +245,6 @@ async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, n
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items
         annotations = (await client.get(NAMESPACES, where)).metadata.annotations
-    place = NodePlace(settings.node, RoutingNodes.of(nodes), {where: annotations})
-    for line in explain_on_node(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
+    location = NodeLocation(settings.node, RoutingNodes.of(nodes), {where: annotations})
+    for line in explain_on_node(found, slices, location, FAMILIES.values(), all_services=settings.all_services):
         click.echo(line)

@@ -47,7 +47,7 @@ _GROUP_DESTROY: Final = 3
 _log = log.get_logger(__name__)
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
-NodeLocation = Callable[[], tuple[str, Networks]]
+ZoneAndNetworks = Callable[[], tuple[str, Networks]]
 """This node's zone, and the networks of its clients: its pods and itself."""
 
 
@@ -181,13 +181,13 @@ def _counters(key: TrafficKey) -> tuple[Counter, Counter]:
     return CONNECTIONS.labels(*labels), BYTES.labels(*labels)
 
 
-async def measure(traffic: TrafficCount, location: NodeLocation) -> None:
+async def measure(traffic: TrafficCount, zone_and_networks: ZoneAndNetworks) -> None:
     """Run until cancelled."""
     meter = TrafficMeter()
     account_bytes()
     async with asyncio.TaskGroup() as group:
-        group.create_task(_count_ended(traffic, meter, location), name="ended connections")
-        group.create_task(_count_open(traffic, meter, location), name="open connections")
+        group.create_task(_count_ended(traffic, meter, zone_and_networks), name="ended connections")
+        group.create_task(_count_open(traffic, meter, zone_and_networks), name="open connections")
 
 
 def account_bytes() -> None:
@@ -203,22 +203,22 @@ def account_bytes() -> None:
         )
 
 
-async def _count_ended(traffic: TrafficCount, meter: TrafficMeter, location: NodeLocation) -> None:
+async def _count_ended(traffic: TrafficCount, meter: TrafficMeter, zone_and_networks: ZoneAndNetworks) -> None:
     ended = EndedConnection()
     async for _ in readable(ended):
-        zone, networks = location()
+        zone, networks = zone_and_networks()
         for flow in ended.take():
             if key := traffic.locate(flow, zone, networks):
                 meter.ended(flow, key)
 
 
-async def _count_open(traffic: TrafficCount, meter: TrafficMeter, location: NodeLocation) -> None:
+async def _count_open(traffic: TrafficCount, meter: TrafficMeter, zone_and_networks: ZoneAndNetworks) -> None:
     while True:
         started = time.thread_time()
         meter.begin_dump()
         for family in FAMILIES.values():
             for flows in conntrack.translated(family):
-                zone, networks = location()
+                zone, networks = zone_and_networks()
                 DUMPED.inc(len(flows))
                 for flow in flows:
                     if key := traffic.locate(flow, zone, networks):

@@ -28,7 +28,7 @@ from zonewise.objects import (
 )
 from zonewise.objects.change import Change
 from zonewise.objects.discovery import service_key
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.routing import DRAIN_ZONE, RoutingNodes
 from zonewise.topology import is_ready, zone_of
 
@@ -89,10 +89,10 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         if change.new is not None and change.new.metadata.name == self.node_name:
             self.last_node = change.new
 
-    def place(self) -> NodePlace:
+    def location(self) -> NodeLocation:
         if self._cluster is None:
             self._cluster = RoutingNodes.of(self.nodes)
-        return NodePlace(self.node_name, self._cluster, self._draining)
+        return NodeLocation(self.node_name, self._cluster, self._draining)
 
     def slices_of(self, service: Key) -> list[EndpointSlice]:
         grouped = self.slices_in(self._grouped, service) if self._grouped is not None else []

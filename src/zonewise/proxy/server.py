@@ -159,7 +159,7 @@ class Proxy:
             if self._config.kube_proxy_pages:
                 group.create_task(kube_proxy_pages.serve(self._node_health), name="kube-proxy's pages")
             if self._traffic is not None:
-                group.create_task(connection_stats.measure(self._traffic, self._location), name="traffic")
+                group.create_task(connection_stats.measure(self._traffic, self._zone_and_networks), name="traffic")
             try:
                 await self._sync_forever(health)
             finally:
@@ -229,7 +229,7 @@ class Proxy:
             self._applier.repair()
 
     def _decide(self, keys: Iterable[Key]) -> None:
-        place = self._informers.place()
+        location = self._informers.location()
         self._rules.limits = address_limits(
             self._service_cidrs.cidrs,
             all_services=self._config.all_services,
@@ -239,7 +239,7 @@ class Proxy:
             before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)
             try:
-                changes = self._rules.decide(key, service, self._informers.slices_of(key), place)
+                changes = self._rules.decide(key, service, self._informers.slices_of(key), location)
             except Exception:  # noqa: BLE001 - a bug with one Service must not stop the others
                 _log.exception("Service left as it was", service=str(key))
                 self._trigger_times.drop(key)
@@ -314,14 +314,14 @@ class Proxy:
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    def _location(self) -> tuple[str, connection_stats.Networks]:
+    def _zone_and_networks(self) -> tuple[str, connection_stats.Networks]:
         """This node's zone, and the networks of the clients behind this proxy: the node's pods, and the node."""
         network = self._applier.network if self._applier else self._network()
         pods = self._informers.node.spec.pod_cidrs or network.pod_ranges
-        return self._informers.place().zone, _networks((*pods, *network.addresses))
+        return self._informers.location().zone, _networks((*pods, *network.addresses))
 
     def _is_stranded(self) -> bool:
-        services, zone = self._informers.services, self._informers.place().zone
+        services, zone = self._informers.services, self._informers.location().zone
         routed = [service for key in self._rules.by_labels if (service := services.get(key))]
         return any(is_stranded(service, self._informers.slices_of(key_of(service)), zone) for service in routed)
 

@@ -16,7 +16,7 @@ from zonewise.objects import EndpointSlice, Service, key_of
 from zonewise.proxy.applier import Applier, clean_up
 from zonewise.proxy.decide.rules import PortRules
 from zonewise.proxy.decide.service_rules import ServiceRules
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.nft_socket import NftSocket
 from zonewise.proxy.wire.family import FAMILIES
 
@@ -49,7 +49,7 @@ class ProxyNode:
         self.service_rules = ServiceRules(tuple(FAMILIES.values()), all_services=True)
         self.applier = Applier(kernel, FAMILIES.values(), NETWORK)
         self.applier.start({})
-        self.location = NodePlace("a1", cluster())
+        self.location = NodeLocation("a1", cluster())
 
     def serve(self, endpoints: list[dict[str, Any]], name: str = "web", **spec: Any) -> list[PortRules]:
         """Set the endpoints of the Service described by `spec`."""

@@ -22,7 +22,7 @@ from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service
 from zonewise.planning.data_plane import DataPlanes
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.nft_socket import NftSocket
 from zonewise.routing import RoutingNodes
 
@@ -134,7 +134,7 @@ def test_answering_endpoints_are_those_named_by_explain(node_net: NodeNet, cases
     with namespaces.inside(node_net.netns("node"), NftSocket) as kernel:
         serving = ProxyNode(kernel)
         for case in cases:
-            serving.location = NodePlace(case.at, case.cluster)
+            serving.location = NodeLocation(case.at, case.cluster)
             serving.apply(case.service, case.watched())
         requests = [
             {

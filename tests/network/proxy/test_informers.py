@@ -91,7 +91,7 @@ async def test_node_watches_the_groups_of_its_zone_label(client: Client, node: s
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: "b"}}}))
         await eventually(lambda: _addresses(informers, service) == {GROUPS["b"], *common}, "the other zone's group")
         await eventually(lambda: service in dirty, "the Service is marked dirty")
-        assert informers.place().zone == "b"
+        assert informers.location().zone == "b"
         assert "web-b" not in _names(reported, service), "it was there before"
         informers.watch_every_group(True)
         await eventually(lambda: _addresses(informers, service) == set(GROUPS.values()), "every group on request")

@@ -12,7 +12,7 @@ from network.proxy.conftest import ProxyNode
 from network.proxy.node import NodeNet
 from unit.proxy.build import cluster, endpoint
 from zonewise.objects import Key
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.nft_socket import NftRefusedError
 from zonewise.proxy.wire import netlink
 from zonewise.proxy.wire.family import IPV4
@@ -57,7 +57,7 @@ def test_diffs_give_the_same_state_as_a_full_sync(node_net: NodeNet, node: Proxy
     for step in range(STEPS):
         number = rng.randrange(6)
         if rng.random() < 0.25:
-            deleted = node.service_rules.decide(Key("shop", f"s{number}"), None, [], NodePlace("a1", cluster()))
+            deleted = node.service_rules.decide(Key("shop", f"s{number}"), None, [], NodeLocation("a1", cluster()))
             node.applier.apply(deleted)
         else:
             numbers = rng.sample(range(9), rng.randrange(5))

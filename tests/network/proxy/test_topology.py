@@ -23,7 +23,7 @@ from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.nft_socket import NftSocket
 
 TRIES = 100
@@ -227,7 +227,7 @@ def observed(node_net: NodeNet) -> dict[str, Observation]:
         for number, (name, case) in enumerate(CASES.items(), 1):
             address = f"10.96.1.{number}"
             svc = service(f"case-{number}", annotations=case.annotations, clusterIP=address, **case.spec)
-            serving.location = NodePlace(case.at, THREE_ZONES if name in PREFERRED | DISTRIBUTED else CLUSTER)
+            serving.location = NodeLocation(case.at, THREE_ZONES if name in PREFERRED | DISTRIBUTED else CLUSTER)
             (rules,) = serving.apply(svc, case.slices or [slice_of(*case.endpoints)])
             slots.append(Counter(target.address for target in rules.cluster or rules.local))
             requests.append({"address": address, "port": 80, "count": TRIES if case.expected else 4})

@@ -23,7 +23,7 @@ from zonewise.proxy import node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork, clean_up
 from zonewise.proxy.decide.rules import address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.nft_socket import NftSocket
 from zonewise.proxy.wire.family import FAMILIES
 from zonewise.routing import RoutingNodes
@@ -77,9 +77,9 @@ class _Proxy:
 
     def sync(self, step: Sync) -> None:
         settings = step.settings
-        place = NodePlace(settings.node_name, RoutingNodes.of([Node()]))
+        location = NodeLocation(settings.node_name, RoutingNodes.of([Node()]))
         self._rules.limits = address_limits(settings.service_ranges, all_services=True)
-        changes = [self._rules.decide(key, *step.objects[key], place) for key in sorted(step.changed)]
+        changes = [self._rules.decide(key, *step.objects[key], location) for key in sorted(step.changed)]
         merged = {
             family: {name: rules for change in changes for name, rules in change[family].items()}
             for family in FAMILIES.values()
@@ -142,7 +142,7 @@ def test_both_proxies_do_the_same_in_every_state(wired: WiredNode, beside: Wired
 
 
 def _synced(wired: WiredNode, state: State, wanted: type[T]) -> Iterator[T]:
-    """The steps of one kind, with our rules of that moment in place."""
+    """The steps of one kind, with our rules of that moment in location."""
     wired.own(state.node_ips)
     with namespaces.inside(wired.netns, NftSocket) as kernel:
         try:

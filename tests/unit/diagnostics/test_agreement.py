@@ -50,7 +50,7 @@ from zonewise.objects import (
 from zonewise.planning.data_plane import DataPlanes
 from zonewise.planning.forecast import forecast_services, route_family
 from zonewise.planning.snapshot import build_snapshot
-from zonewise.proxy.decide.targets import NodePlace, find_targets, is_stranded
+from zonewise.proxy.decide.targets import NodeLocation, find_targets, is_stranded
 from zonewise.routing import Decision, RoutingNodes, choose, drained_zones, stock_choice
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.policy import SameDomain, policy_name, read_policy
@@ -149,7 +149,7 @@ class Situation:
 
     def by_proxy(self, name: str) -> Shares:
         """With the slices that the proxy of the node watches."""
-        location = NodePlace(name, self.cluster)
+        location = NodeLocation(name, self.cluster)
         watched = {CONSUMER_ALL, CONSUMER_SHARED, location.zone}
         slices = self.slices
         if location.zone and not is_stranded(self.service, slices, location.zone):

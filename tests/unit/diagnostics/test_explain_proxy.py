@@ -6,7 +6,7 @@ import msgspec
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.diagnostics.decide.explain.proxy import explain_on_node
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.wire.family import FAMILIES
 
 
@@ -15,16 +15,16 @@ def test_a_required_zone_is_explained() -> None:
     labels = {"service.kubernetes.io/service-proxy-name": "zonewise"}
     web = msgspec.structs.replace(web, metadata=msgspec.structs.replace(web.metadata, labels=labels))
     slices = [slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1"))]
-    lines = list(explain_on_node(web, slices, NodePlace("a1", cluster()), FAMILIES.values()))
+    lines = list(explain_on_node(web, slices, NodeLocation("a1", cluster()), FAMILIES.values()))
     assert lines[0] == "Service shop/web on node a1 (zone a)"
     assert "  asks: endpointslice.kubernetes.io/same-zone" in lines
     assert "  cluster: 10.1.0.1:8080 gets 1/1" in lines
     assert "  nftables: 1 in svc, 10.96.0.1 leads to any-1" in lines
-    without_endpoint = list(explain_on_node(web, slices, NodePlace("c1", cluster()), FAMILIES.values()))
+    without_endpoint = list(explain_on_node(web, slices, NodeLocation("c1", cluster()), FAMILIES.values()))
     assert "  10.96.0.1:80 is refused at once: no endpoint" in without_endpoint
     assert "  to change it: run an endpoint there, or make the rule soft" in without_endpoint
 
 
 def test_a_service_of_another_proxy_is_not_served() -> None:
-    lines = list(explain_on_node(service(), [], NodePlace("a1", cluster()), FAMILIES.values()))
+    lines = list(explain_on_node(service(), [], NodeLocation("a1", cluster()), FAMILIES.values()))
     assert "not served by this proxy" in lines[1]

@@ -12,7 +12,7 @@ from zonewise.objects import Key
 from zonewise.proxy.connection_stats import OUTSIDE, TrafficCount, TrafficKey, TrafficMeter
 from zonewise.proxy.conntrack import ConntrackFlow
 from zonewise.proxy.decide.rules import desired_rules
-from zonewise.proxy.decide.targets import NodePlace, find_targets
+from zonewise.proxy.decide.targets import NodeLocation, find_targets
 from zonewise.proxy.wire.family import IPV4
 
 WEB = Key("shop", "web")
@@ -29,7 +29,7 @@ def traffic() -> TrafficCount:
     count = TrafficCount()
     web = service(type="NodePort", ports=[{"name": "http", "port": 80, "nodePort": 30080}])
     slices = [slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1"))]
-    targets = find_targets(web, web.spec.ports[0], slices, NodePlace("a1", cluster()), "IPv4")
+    targets = find_targets(web, web.spec.ports[0], slices, NodeLocation("a1", cluster()), "IPv4")
     rules = desired_rules(web, web.spec.ports[0], targets, IPV4)
     assert rules is not None
     count.update(WEB, [rules], slices, ["192.168.0.1", "fd00::1"])

@@ -8,7 +8,7 @@ from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Node
 from zonewise.proxy.conntrack import stale_frontends
 from zonewise.proxy.decide.rules import PortRules, desired_rules
-from zonewise.proxy.decide.targets import NodePlace, find_targets, serving
+from zonewise.proxy.decide.targets import NodeLocation, find_targets, serving
 from zonewise.proxy.node_addresses import PRIMARY, node_port_addresses
 from zonewise.proxy.wire.elements import Frontend
 from zonewise.proxy.wire.family import IPV4
@@ -19,7 +19,7 @@ DNS = [{"name": "dns", "port": 53, "protocol": "UDP"}]
 def _rules(name: str, address: str, **spec: object) -> PortRules:
     svc = service(name, ports=DNS, **spec)
     slices = [slice_of(endpoint(address), ports=DNS)]
-    targets = find_targets(svc, svc.spec.ports[0], slices, NodePlace("a1", cluster()), "IPv4")
+    targets = find_targets(svc, svc.spec.ports[0], slices, NodeLocation("a1", cluster()), "IPv4")
     flows = serving(svc.spec.ports[0], slices, "IPv4")
     port_rules = desired_rules(svc, svc.spec.ports[0], targets, IPV4, flows=flows)
     assert port_rules is not None

@@ -19,7 +19,7 @@ from zonewise.proxy.decide.rules import (
     desired_rules,
     is_served,
 )
-from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, find_targets
+from zonewise.proxy.decide.targets import EndpointTarget, NodeLocation, find_targets
 from zonewise.proxy.wire.family import IPV4, IPV6
 
 ENDPOINTS = [endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1")]
@@ -28,7 +28,7 @@ BALANCED = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "node
 
 def rules(svc: Service, *endpoints: Any, at: str = "a1", family: Any = IPV4) -> PortRules:
     port = svc.spec.ports[0]
-    targets = find_targets(svc, port, [slice_of(*endpoints)], NodePlace(at, cluster()), family.name)
+    targets = find_targets(svc, port, [slice_of(*endpoints)], NodeLocation(at, cluster()), family.name)
     port_rules = desired_rules(svc, port, targets, family)
     assert port_rules is not None
     return port_rules
@@ -81,7 +81,9 @@ def test_addresses_of_old_objects_lose_their_leading_zeros() -> None:
     limits = address_limits(["172.30.0.0/16"])
     port = svc.spec.ports[0]
     ipv4, ipv6 = (
-        desired_rules(svc, port, find_targets(svc, port, [], NodePlace("a1", cluster()), "IPv4"), family, limits=limits)
+        desired_rules(
+            svc, port, find_targets(svc, port, [], NodeLocation("a1", cluster()), "IPv4"), family, limits=limits
+        )
         for family in (IPV4, IPV6)
     )
     assert ipv4 is not None
@@ -94,7 +96,7 @@ def test_addresses_of_old_objects_lose_their_leading_zeros() -> None:
 def test_flows_that_udp_may_keep_are_in_the_form_that_the_kernel_reports() -> None:
     svc = service(ports=[{"name": "http", "port": 53, "protocol": "UDP"}], clusterIPs=["10.96.0.1", "fd96::1"])
     port = svc.spec.ports[0]
-    targets = find_targets(svc, port, [], NodePlace("a1", cluster()), "IPv4")
+    targets = find_targets(svc, port, [], NodeLocation("a1", cluster()), "IPv4")
     flows = frozenset({EndpointTarget("10.1.00.01", 53), EndpointTarget("FD00:0::1", 53)})
     for family, kept in ((IPV4, "10.1.0.1"), (IPV6, "fd00::1")):
         port_rules = desired_rules(svc, port, targets, family, flows=flows)
@@ -147,7 +149,7 @@ def test_limits_bar_external_addresses(
     limits: AddressLimits, external: tuple[str, ...], balancers: tuple[str, ...]
 ) -> None:
     svc = service(type="LoadBalancer", externalIPs=["10.96.0.7", "1.2.3.4"], vips=["10.96.0.8", "5.6.7.8"])
-    targets = find_targets(svc, svc.spec.ports[0], [slice_of(*ENDPOINTS)], NodePlace("a1", cluster()), "IPv4")
+    targets = find_targets(svc, svc.spec.ports[0], [slice_of(*ENDPOINTS)], NodeLocation("a1", cluster()), "IPv4")
     port = desired_rules(svc, svc.spec.ports[0], targets, IPV4, limits=limits)
     assert port is not None
     assert (port.external_ips, port.balancer_ips) == (external, balancers)
@@ -156,7 +158,7 @@ def test_limits_bar_external_addresses(
 
 def test_service_without_a_cluster_ip_of_the_family_has_no_rules() -> None:
     svc = service()
-    targets = find_targets(svc, svc.spec.ports[0], [], NodePlace("a1", cluster()), "IPv6")
+    targets = find_targets(svc, svc.spec.ports[0], [], NodeLocation("a1", cluster()), "IPv6")
     assert desired_rules(svc, svc.spec.ports[0], targets, IPV6) is None
 
 

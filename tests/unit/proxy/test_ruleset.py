@@ -9,7 +9,7 @@ import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.proxy.decide.rules import PortName, PortRules, desired_rules
-from zonewise.proxy.decide.targets import NodePlace, find_targets
+from zonewise.proxy.decide.targets import NodeLocation, find_targets
 from zonewise.proxy.wire.elements import ElementWriter
 from zonewise.proxy.wire.family import IPV4
 from zonewise.proxy.wire.layout import LayoutOptions
@@ -21,7 +21,7 @@ def rules(name: str, addresses: list[str], previous: PortRules | None = None, **
     svc = service(name, **spec)
     port = svc.spec.ports[0]
     slices = [slice_of(*(endpoint(address, "b1") for address in addresses))]
-    targets = find_targets(svc, port, slices, NodePlace("a1", cluster()), "IPv4")
+    targets = find_targets(svc, port, slices, NodeLocation("a1", cluster()), "IPv4")
     port_rules = desired_rules(svc, port, targets, IPV4, previous)
     assert port_rules is not None
     return port_rules

@@ -8,7 +8,7 @@ import pytest
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Key
 from zonewise.proxy.decide.service_rules import ServiceRules
-from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.decide.targets import NodeLocation
 from zonewise.proxy.wire.family import IPV4
 
 WEB = Key("shop", "web")
@@ -16,7 +16,7 @@ PREFER = {"endpointslice.kubernetes.io/same-zone": "Prefer"}
 
 
 def test_failed_decision_keeps_the_previous_rules() -> None:
-    service_rules, location = ServiceRules((IPV4,), all_services=True), NodePlace("a1", cluster())
+    service_rules, location = ServiceRules((IPV4,), all_services=True), NodeLocation("a1", cluster())
     web = service(annotations=PREFER)
     decided = service_rules.decide(WEB, web, [slice_of(endpoint("10.1.0.1"))], location)
     broken = msgspec.structs.replace(slice_of(endpoint("10.1.0.2")), endpoints=(None,))

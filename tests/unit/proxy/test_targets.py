@@ -14,7 +14,7 @@ from zonewise.api.names import CONSUMER, CONSUMER_SHARED, WEIGHTS
 from zonewise.objects import Key, Service
 from zonewise.proxy.decide import targets as module
 from zonewise.proxy.decide.service_rules import ServiceRules
-from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets, find_targets, is_stranded, ready_on
+from zonewise.proxy.decide.targets import EndpointTarget, NodeLocation, PortTargets, find_targets, is_stranded, ready_on
 from zonewise.proxy.wire.family import IPV4
 from zonewise.routing import decide
 from zonewise.routing.weights_annotation import write_weights
@@ -27,7 +27,7 @@ SAME_NODE = "endpointslice.kubernetes.io/same-node"
 
 
 def find(svc: Service, *slices: Any, at: str = "a1", **nodes: Any) -> PortTargets:
-    location = NodePlace(at, cluster(**nodes))
+    location = NodeLocation(at, cluster(**nodes))
     return find_targets(svc, svc.spec.ports[0], slices, location, "IPv4")
 
 
@@ -198,7 +198,7 @@ def test_drained_zone_gets_no_traffic_if_others_can_serve() -> None:
     drained = {"zonewise.dev/drain-zone": "a"}
     soft = service(annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'} | drained)
     assert addresses(find(soft, slice_of(*EVERYWHERE))) == ["10.2.0.1"]
-    location = NodePlace("a1", cluster(), {"shop": drained})
+    location = NodeLocation("a1", cluster(), {"shop": drained})
     svc = keys("topology.kubernetes.io/zone", "*")
     targets = find_targets(svc, svc.spec.ports[0], [slice_of(*EVERYWHERE)], location, "IPv4")
     assert addresses(targets) == ["10.2.0.1"]
@@ -232,7 +232,7 @@ def test_named_port_may_differ_between_slices() -> None:
 def test_fast_path_equals_selection_by_hints(chosen: list[tuple[int, str, bool]]) -> None:
     endpoints = [endpoint(f"10.1.0.{number}", at, ready=ready) for number, at, ready in chosen]
     svc, slices = service(), [slice_of(*endpoints)]
-    location = NodePlace("a1", cluster())
+    location = NodeLocation("a1", cluster())
     fast = find_targets(svc, svc.spec.ports[0], slices, location, "IPv4")
     policies = module.traffic_policies(svc, svc.spec.ports[0], "IPv4")
     by_hints = module._by_hints(slices, svc.spec.ports[0], policies, location)
@@ -249,7 +249,7 @@ def test_many_ports_get_the_same_rules_as_single_ports() -> None:
         slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{**port, "port": 9000} for port in slice_ports[::2]]),
     ]
     together, alone = ServiceRules((IPV4,), all_services=True), ServiceRules((IPV4,), all_services=True)
-    location = NodePlace("a1", cluster())
+    location = NodeLocation("a1", cluster())
     wide = together.decide(Key("shop", "web"), service(ports=ports), slices, location)[IPV4]
     for port in ports:
         single = alone.decide(Key("shop", "web"), service(ports=[port]), slices, location)[IPV4]

@@ -20,7 +20,7 @@ from zonewise.proxy.decide.rules import (
     desired_rules,
     is_served,
 )
-from zonewise.proxy.decide.targets import NodePlace, PortTargets, find_targets, serving, slices_by_port
+from zonewise.proxy.decide.targets import NodeLocation, PortTargets, find_targets, serving, slices_by_port
 from zonewise.proxy.wire.family import Family
 from zonewise.routing import Decision, read_policy
 from zonewise.routing.policy import SameDomain, TopologyKeys
@@ -44,7 +44,7 @@ class ServiceRules:
     _decisions: dict[Key, _Decisions] = field(default_factory=dict)
 
     def decide(
-        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], location: NodePlace
+        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], location: NodeLocation
     ) -> dict[Family, dict[PortName, PortRules | None]]:
         """The Service's rules by port, None for deleted ports. State changes only after every port is decided."""
         before, previous = self.rules.get(key, {}), self._decisions.get(key, {})
@@ -75,7 +75,7 @@ def _put(into: dict[Key, T], key: Key, value: T | None) -> None:
 def _port_rules(
     service: Service,
     slices: Sequence[EndpointSlice],
-    location: NodePlace,
+    location: NodeLocation,
     family: Family,
     old: Mapping[PortName, PortRules],
     previous: _Decisions,
@@ -107,7 +107,7 @@ def depends_on_labels(service: Service) -> bool:
 
 
 def explain(
-    service: Service, slices: Sequence[EndpointSlice], location: NodePlace, families: Iterable[Family]
+    service: Service, slices: Sequence[EndpointSlice], location: NodeLocation, families: Iterable[Family]
 ) -> list[tuple[Family, PortTargets, PortRules]]:
     """The targets and rules of every port, for diagnostics."""
     explained = []

@@ -61,7 +61,7 @@ class PortTargets(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
+class NodeLocation:
     """The location of the clients: this node, and the cluster's other nodes.
 
     `namespaces` has the annotations that affect routing, by namespace.
@@ -80,7 +80,7 @@ def find_targets(
     service: Service,
     port: ServicePort,
     slices: Sequence[EndpointSlice],
-    location: NodePlace,
+    location: NodeLocation,
     family: str,
     previous: Decision | None = None,
 ) -> PortTargets:
@@ -125,7 +125,9 @@ def slices_by_port(slices: Iterable[EndpointSlice]) -> dict[tuple[str | None, st
 _SlicePorts = Sequence[tuple[EndpointSlice, int]]
 
 
-def _plain(service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace) -> PortTargets | None:
+def _plain(
+    service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodeLocation
+) -> PortTargets | None:
     """Fast path of the common case: no policy, hint, terminating endpoint or node-local traffic. Else None."""
     if policies.uses_local or service.metadata.annotations or service.spec.topology_keys:
         return None
@@ -149,7 +151,7 @@ def _plain(service: Service, ports: _SlicePorts, policies: TrafficPolicies, loca
 
 
 def _by_hints(
-    slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, location: NodePlace
+    slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, location: NodeLocation
 ) -> PortTargets:
     endpoints = merge(slices, port, location.node)
     choice: ProxyChoice = categorize(endpoints, policies, location.node, location.zone)
@@ -168,7 +170,7 @@ def _parsed(text: str) -> EndpointTarget:
 
 
 def _by_decision(
-    service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace, previous: Decision | None
+    service: Service, ports: _SlicePorts, policies: TrafficPolicies, location: NodeLocation, previous: Decision | None
 ) -> PortTargets:
     """All slices are watched. The previous decision comes from them first, so that all nodes start from the same one."""
     endpoints = _endpoints(ports)
@@ -181,7 +183,11 @@ def _by_decision(
 
 
 def _chosen(
-    choice: ClientChoice, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace, decision: Decision | None
+    choice: ClientChoice,
+    ports: _SlicePorts,
+    policies: TrafficPolicies,
+    location: NodeLocation,
+    decision: Decision | None,
 ) -> PortTargets:
     """No policy applies to node-local traffic."""
     by_address: dict[str, list[EndpointTarget]] = {}
@@ -210,7 +216,7 @@ def _endpoints(ports: _SlicePorts) -> list[Endpoint]:
     return [endpoint for endpoint_slice, _ in ports for endpoint in endpoint_slice.endpoints or ()]
 
 
-def _by_group(policy: SameDomain, ports: _SlicePorts, policies: TrafficPolicies, location: NodePlace) -> PortTargets:
+def _by_group(policy: SameDomain, ports: _SlicePorts, policies: TrafficPolicies, location: NodeLocation) -> PortTargets:
     """The zone's group and endpoints shared with it; if none is usable, all endpoints that no hard rule excludes.
 
     Whether the node keeps to its own of these depends on all slices, so its name in their hints tells.
@@ -272,7 +278,7 @@ def _hinted(endpoint: Endpoint, zone: str) -> bool:
 
 
 def _within_required(
-    policy: SameDomain, endpoints: Mapping[str, Endpoint], location: NodePlace
+    policy: SameDomain, endpoints: Mapping[str, Endpoint], location: NodeLocation
 ) -> Mapping[str, Endpoint]:
     """Only endpoints in the smallest required domain."""
     levels = ((NODE_NAME, policy.node), (ZONE, policy.zone), (REGION, policy.region))
@@ -288,13 +294,13 @@ def _hinted_for_node(endpoints: Mapping[str, Endpoint], node: str) -> list[str]:
     ]
 
 
-def _near(key: str, endpoints: Mapping[str, Endpoint], location: NodePlace) -> Mapping[str, Endpoint]:
+def _near(key: str, endpoints: Mapping[str, Endpoint], location: NodeLocation) -> Mapping[str, Endpoint]:
     domain = location.cluster.domains(key).get(location.node)
     domains = location.cluster.homes(endpoints, key)
     return {address: endpoint for address, endpoint in endpoints.items() if domain and domains[address] == domain}
 
 
-def _group_choice(shares: Mapping[str, float], total: int, location: NodePlace, *, by_node: bool) -> ClientChoice:
+def _group_choice(shares: Mapping[str, float], total: int, location: NodeLocation, *, by_node: bool) -> ClientChoice:
     facts = {"client": location.node, "chosen": len(shares), "endpoints": total}
     if shares:
         where = f"node {location.node}" if by_node else f"zone {location.zone}"

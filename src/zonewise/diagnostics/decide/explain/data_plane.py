@@ -17,7 +17,7 @@ from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, PROXY_NA
 from zonewise.dns.decide.client_groups import decisions, ready_endpoints
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
 from zonewise.planning.data_plane import DataPlane
-from zonewise.proxy.decide.targets import NodePlace, find_targets, is_stranded
+from zonewise.proxy.decide.targets import NodeLocation, find_targets, is_stranded
 from zonewise.routing import ClientChoice, Decision, RoutingCode, RoutingNodes, RoutingReason, choose, drained_zones
 from zonewise.routing.kube_proxy import LATEST_MINOR, stock_choice, traffic_policies
 
@@ -70,7 +70,7 @@ def endpoints_for(view: DataPlaneView, front: ServiceFrontend, node: Node, data_
 
 
 def _by_our_proxy(view: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
-    location = NodePlace(node.metadata.name, view.cluster, view.namespaces)
+    location = NodeLocation(node.metadata.name, view.cluster, view.namespaces)
     slices = _watched(view, location.zone)
     targets = find_targets(view.service, front.port, slices, location, front.family)
     local = view.service.spec.internal_traffic_policy == "Local"

@@ -9,7 +9,7 @@ from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import EndpointSlice, Service, key_of
 from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, is_served
 from zonewise.proxy.decide.service_rules import explain
-from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets
+from zonewise.proxy.decide.targets import EndpointTarget, NodeLocation, PortTargets
 from zonewise.proxy.wire.elements import ElementWriter, PortElements
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.layout import LayoutOptions, frontend_key
@@ -19,7 +19,7 @@ from zonewise.routing import read_policy
 def explain_on_node(
     service: Service,
     slices: Sequence[EndpointSlice],
-    node: NodePlace,
+    node: NodeLocation,
     families: Iterable[Family],
     *,
     all_services: bool = False,
