@@ -16,8 +16,12 @@ from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import LiveState
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, WEBHOOK_CONFIGURATIONS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.assemble import LEASE_DUTIES as LEASE_NAMES
+from zonewise.diagnostics.decide.status.assemble import (
+    COMPONENTS,
+    LEASE_DUTIES,
+    WEBHOOK_CONFIGURATIONS,
+    ClusterSnapshot,
+)
 from zonewise.kube.clock import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -66,7 +70,7 @@ class DashboardInformers(ServiceInformers[Service, EndpointSlice]):
         self._budgets = caches.of(TOPOLOGY_DISRUPTION_BUDGETS)
         self._workloads: list[Cache[Any]] = [caches.of(DEPLOYMENTS), caches.of(STATEFUL_SETS), caches.of(DAEMON_SETS)]
         self._volumes = caches.of(PERSISTENT_VOLUMES)
-        self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in LEASE_NAMES]
+        self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in LEASE_DUTIES]
         self._webhooks = [caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS), caches.of(MUTATING_WEBHOOK_CONFIGURATIONS)]
         self._snapshot = Snapshot((), ())
         self._rows: dict[str, ServiceRow] = {}

@@ -187,9 +187,11 @@ def _mark_started(slices: Sequence[PlacedSlice], started: str) -> None:
     annotations = [
         placed.existing.metadata.annotations.get(STARTED, "") if placed.existing else "" for placed in slices
     ]
-    for placed, keys in zip(slices, annotations, strict=True):
-        placed.changed = placed.changed or keys not in {"", started}
-    if started and not any(placed.changed or keys == started for placed, keys in zip(slices, annotations, strict=True)):
+    for placed, annotation in zip(slices, annotations, strict=True):
+        placed.changed = placed.changed or annotation not in {"", started}
+    if started and not any(
+        placed.changed or annotation == started for placed, annotation in zip(slices, annotations, strict=True)
+    ):
         slices[0].changed = True
 
 
