@@ -18,7 +18,7 @@ import numpy as np
 from zonewise.routing.algorithms import Algorithm, blocks, heap, local, optimal, score, shared, sizing, weighted
 from zonewise.routing.algorithms import workspace as vectors
 from zonewise.routing.algorithms.blocks import Search, search_space
-from zonewise.routing.algorithms.workspace import Workspace, workspace
+from zonewise.routing.algorithms.workspace import Workspace, new_workspace
 from zonewise.simulator.cache import directory, sources_fingerprint
 from zonewise.simulator.decide import kernels
 
@@ -46,7 +46,7 @@ class CompiledMemory(NamedTuple):
 
 
 def memory(zones: int) -> CompiledMemory:
-    return CompiledMemory(_arrays(workspace(zones)), _arrays(search_space(zones)), np.zeros(3 * zones))
+    return CompiledMemory(_arrays(new_workspace(zones)), _arrays(search_space(zones)), np.zeros(3 * zones))
 
 
 def _arrays(lists: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from zonewise.routing.algorithms import STANDARD, Algorithm
 from zonewise.routing.algorithms.blocks import search_space
-from zonewise.routing.algorithms.workspace import workspace
+from zonewise.routing.algorithms.workspace import new_workspace
 from zonewise.simulator.chunk_worker import perform_chunk
 from zonewise.simulator.compiled import memory, sweeper
 from zonewise.simulator.decide import kernels
@@ -69,7 +69,7 @@ def test_compiled_and_plain_give_equal_results(algorithm: Algorithm, part: int) 
     compiled, plain = sweeper(algorithm), plain_sweep(algorithm)
     arrays = memory(3)
     compiled_memory = arrays.search, arrays.work, arrays.traffic
-    plain_memory = search_space(3), workspace(3), [0.0] * 9
+    plain_memory = search_space(3), new_workspace(3), [0.0] * 9
     for _ in range(inputs // BLOCK):
         most = int(random.choice([12, 25, 60, 120, 1_200], p=[0.35, 0.35, 0.2, 0.09, 0.01]))
         values = np.sort(random.choice(np.arange(1, most), 10, replace=False))

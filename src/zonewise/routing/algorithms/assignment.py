@@ -18,7 +18,7 @@ from zonewise.routing.algorithms.optimal import optimal
 from zonewise.routing.algorithms.score import STANDARD, Weights
 from zonewise.routing.algorithms.shared import local_shared
 from zonewise.routing.algorithms.weighted import local_opt, local_weighted
-from zonewise.routing.algorithms.workspace import Workspace, workspace
+from zonewise.routing.algorithms.workspace import Workspace, new_workspace
 
 
 class Algorithm(StrEnum):
@@ -49,9 +49,9 @@ def assign(
     check(nodes, endpoints)
     if sum(endpoints) == 0:
         return EndpointGroups(())
-    w = workspace(len(nodes))
-    answer = solve(algorithm, nodes, endpoints, threshold, starting_factor * len(nodes), weights, w)
-    groups = read(answer, len(nodes), w)
+    workspace = new_workspace(len(nodes))
+    answer = solve(algorithm, nodes, endpoints, threshold, starting_factor * len(nodes), weights, workspace)
+    groups = read(answer, len(nodes), workspace)
     if algorithm is Algorithm.OPTIMAL and previous:
         return steady(nodes, endpoints, threshold, previous, groups, weights)
     return groups
@@ -64,27 +64,27 @@ def solve(
     threshold: float,
     start: int,
     weights: Weights,
-    w: Workspace,
+    workspace: Workspace,
 ) -> int:
     """Integer ratios and correctly rounded expectations compare like exact values."""
     total = sum(endpoints)
     expected = [total * count / sum(nodes) for count in nodes]
     match algorithm:
         case Algorithm.BALANCED:
-            return balanced(endpoints, w)
+            return balanced(endpoints, workspace)
         case Algorithm.REQUIRE:
-            return require(endpoints, w)
+            return require(endpoints, workspace)
         case Algorithm.LOCAL:
-            return local(expected, nodes, endpoints, threshold, start, w)
+            return local(expected, nodes, endpoints, threshold, start, workspace)
         case Algorithm.LOCAL_SHARED:
-            return local_shared(expected, nodes, endpoints, threshold, w)
+            return local_shared(expected, nodes, endpoints, threshold, workspace)
         case Algorithm.LOCAL_WEIGHTED:
             shares = [Fraction(total * count, sum(nodes)) for count in nodes]
-            return local_weighted(shares, endpoints, w)
+            return local_weighted(shares, endpoints, workspace)
         case Algorithm.LOCAL_OPT:
-            return local_opt(expected, endpoints, w)
+            return local_opt(expected, endpoints, workspace)
         case Algorithm.OPTIMAL:
-            return optimal(expected, nodes, endpoints, threshold, weights, search_space(len(nodes)), w)
+            return optimal(expected, nodes, endpoints, threshold, weights, search_space(len(nodes)), workspace)
 
 
 def check(nodes: Sequence[int], endpoints: Sequence[int]) -> None:

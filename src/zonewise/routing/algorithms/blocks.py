@@ -78,95 +78,95 @@ class Goal(NamedTuple):
     zones: int
 
 
-def order_zones(expected: Numbers, ratio: Numbers, endpoints: Counts, q: Search) -> int:
+def order_zones(expected: Numbers, ratio: Numbers, endpoints: Counts, search: Search) -> int:
     """Sorts zones by demand, then by endpoints; returns the number with demand. The others follow and only supply."""
     count = 0
     for zone in range(len(endpoints)):
         at = zone
         while at > 0 and (
-            ratio[zone] > ratio[q.zone[at - 1]]
-            or (ratio[zone] == ratio[q.zone[at - 1]] and endpoints[zone] > endpoints[q.zone[at - 1]])
+            ratio[zone] > ratio[search.zone[at - 1]]
+            or (ratio[zone] == ratio[search.zone[at - 1]] and endpoints[zone] > endpoints[search.zone[at - 1]])
         ):
-            q.zone[at] = q.zone[at - 1]
+            search.zone[at] = search.zone[at - 1]
             at -= 1
-        q.zone[at] = zone
+        search.zone[at] = zone
         count += 1 if expected[zone] > 0 else 0
     total = 0.0
     for zone in range(len(endpoints)):
         total += ratio[zone]
     for at in range(len(endpoints)):
-        q.share[at] = ratio[q.zone[at]] / total
-        q.expected[at] = expected[q.zone[at]]
-        q.supply[at] = endpoints[q.zone[at]]
+        search.share[at] = ratio[search.zone[at]] / total
+        search.expected[at] = expected[search.zone[at]]
+        search.supply[at] = endpoints[search.zone[at]]
     return count
 
 
-def add_up(blocks: int, q: Search, goal: Goal) -> int:
+def add_up(blocks: int, search: Search, goal: Goal) -> int:
     """Sums zones, demand, own endpoints and fewest endpoints per block; returns the sum of the fewest."""
     for block in range(blocks):
-        q.head[block] = -1
-        q.demand[block] = 0.0
-        q.own[block] = 0
+        search.head[block] = -1
+        search.demand[block] = 0.0
+        search.own[block] = 0
     for at in range(goal.zones - 1, -1, -1):
-        block = q.block[at]
-        q.following[at] = q.head[block]
-        q.head[block] = at
-        q.demand[block] += q.expected[at]
-        q.own[block] += q.supply[at]
+        block = search.block[at]
+        search.following[at] = search.head[block]
+        search.head[block] = at
+        search.demand[block] += search.expected[at]
+        search.own[block] += search.supply[at]
     needed = 0
     for block in range(blocks):
-        q.fewest[block] = fewest(q.demand[block], goal.threshold)
-        needed += q.fewest[block]
+        search.fewest[block] = fewest(search.demand[block], goal.threshold)
+        needed += search.fewest[block]
     return needed
 
 
-def kept_at_home(block: int, size: float, q: Search) -> float:
+def kept_at_home(block: int, size: float, search: Search) -> float:
     """The share of all traffic that reaches an endpoint of its own zone within this block."""
     left = size
     in_zone: float = 0.0
-    at = q.head[block]
+    at = search.head[block]
     while at >= 0:
-        kept = min(q.supply[at], left)
+        kept = min(search.supply[at], left)
         left -= kept
-        in_zone += q.share[at] * kept
-        at = q.following[at]
+        in_zone += search.share[at] * kept
+        at = search.following[at]
     return in_zone / size
 
 
-def worth(block: int, size: int, q: Search, goal: Goal) -> float:
+def worth(block: int, size: int, search: Search, goal: Goal) -> float:
     """The part of the score that depends on this block alone."""
-    deviation: float = abs(q.demand[block] - size) / goal.endpoints
-    return goal.weights.in_zone * kept_at_home(block, size, q) - goal.weights.mean * deviation
+    deviation: float = abs(search.demand[block] - size) / goal.endpoints
+    return goal.weights.in_zone * kept_at_home(block, size, search) - goal.weights.mean * deviation
 
 
 def price(highest_load: float, slices: int, goal: Goal) -> float:
     """The part of the score that depends on all blocks."""
-    w = goal.weights
-    return w.mean + w.highest * (2 - highest_load) + w.slices * slices_of(goal.endpoints) / slices
+    weights = goal.weights
+    return weights.mean + weights.highest * (2 - highest_load) + weights.slices * slices_of(goal.endpoints) / slices
 
 
-def score(blocks: int, sizes: Counts, weighed: Counts, q: Search, goal: Goal) -> float:
+def score(blocks: int, sizes: Counts, weighed: Counts, search: Search, goal: Goal) -> float:
     """The score of these sizes; blocks whose size was `weighed` have their worth stored."""
     own = 0.0
     highest_load = 1.0
     slices = 0
     for block in range(blocks):
         size = sizes[block]
-        own += q.worth[block] if size == weighed[block] else worth(block, size, q, goal)
-        highest_load = max(highest_load, q.demand[block] / size)
+        own += search.worth[block] if size == weighed[block] else worth(block, size, search, goal)
+        highest_load = max(highest_load, search.demand[block] / size)
         slices += slices_of(size)
     return own + price(highest_load, slices, goal)
 
 
-def bound(blocks: int, q: Search, goal: Goal) -> float:
+def bound(blocks: int, search: Search, goal: Goal) -> float:
     """An upper bound for all sizes of these blocks: in-zone traffic at even load, no overload, the fewest slices.
 
     More in-zone traffic is possible only with overload, which costs more than it gains unless in-zone weighs heavily.
     """
-    w = goal.weights
-    if w.in_zone > 2 * w.mean + w.highest:
-        return w.in_zone + w.highest + w.mean + w.slices
+    weights = goal.weights
+    if weights.in_zone > 2 * weights.mean + weights.highest:
+        return weights.in_zone + weights.highest + weights.mean + weights.slices
     home = 0.0
     for block in range(blocks):
-        home += kept_at_home(block, q.demand[block], q)
-    return w.in_zone * home + price(1.0, max(slices_of(goal.endpoints), blocks), goal)
+        home += kept_at_home(block, search.demand[block], search)
+    return weights.in_zone * home + price(1.0, max(slices_of(goal.endpoints), blocks), goal)

@@ -9,7 +9,7 @@ from operator import add
 
 from zonewise.routing.algorithms.local import BELOW_START, OVERLOADED, TOO_FEW
 from zonewise.routing.algorithms.score import Score, measure
-from zonewise.routing.algorithms.workspace import Workspace, workspace
+from zonewise.routing.algorithms.workspace import Workspace, new_workspace
 
 
 class Downgrade(IntEnum):
@@ -54,12 +54,12 @@ class EndpointGroups:
         return len(self.groups) == 1 and all(weight == 1 for weight in self.groups[0].weights)
 
 
-def read(answer: int, zones: int, w: Workspace) -> EndpointGroups:
+def read(answer: int, zones: int, workspace: Workspace) -> EndpointGroups:
     """Reads the groups from the workspace; rows with the same consumers and weights form one group."""
     compositions: dict[tuple[float, ...], tuple[int, ...]] = {}
     for row in range(0, max(answer, 1) * zones, zones):
-        composition = tuple(w.composition[row : row + zones])
-        weights = tuple(map(float, w.weight[row : row + zones]))
+        composition = tuple(workspace.composition[row : row + zones])
+        weights = tuple(map(float, workspace.weight[row : row + zones]))
         if any(composition):
             compositions[weights] = tuple(map(add, compositions.get(weights, (0,) * zones), composition))
     groups = tuple(EndpointGroup(compositions[weights], weights) for weights in sorted(compositions, reverse=True))
@@ -69,11 +69,11 @@ def read(answer: int, zones: int, w: Workspace) -> EndpointGroups:
 def evaluate(nodes: Sequence[int], groups: EndpointGroups) -> Score:
     """The score of these groups for zones with so many nodes."""
     zones = len(nodes)
-    w = workspace(max(zones, len(groups)))
+    workspace = new_workspace(max(zones, len(groups)))
     for row, group in enumerate(groups):
-        w.composition[row * zones : (row + 1) * zones] = group.composition
-        w.weight[row * zones : (row + 1) * zones] = group.weights
-        w.sizes[row] = group.size
+        workspace.composition[row * zones : (row + 1) * zones] = group.composition
+        workspace.weight[row * zones : (row + 1) * zones] = group.weights
+        workspace.sizes[row] = group.size
     total = sum(group.size for group in groups)
     ratio = [count / sum(nodes) for count in nodes]
-    return measure(len(groups), total, ratio, [0.0] * len(groups), w)
+    return measure(len(groups), total, ratio, [0.0] * len(groups), workspace)

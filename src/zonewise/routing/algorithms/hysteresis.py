@@ -14,7 +14,7 @@ from zonewise.routing.algorithms.blocks import search_space
 from zonewise.routing.algorithms.groups import EndpointGroup, EndpointGroups, evaluate, read
 from zonewise.routing.algorithms.optimal import optimal_within
 from zonewise.routing.algorithms.score import Weights, total_score
-from zonewise.routing.algorithms.workspace import workspace
+from zonewise.routing.algorithms.workspace import new_workspace
 
 COST_OF_MOVING_ALL: Final = 5.0
 """In score points; moving one endpoint of a hundred must gain a hundredth of it."""
@@ -86,10 +86,10 @@ def follow(
 ) -> EndpointGroups:
     """The same partition with the best sizes for the current endpoints."""
     zones = len(nodes)
-    w = workspace(zones)
+    workspace = new_workspace(zones)
     expected = [sum(endpoints) * count / sum(nodes) for count in nodes]
-    answer = optimal_within(partition, expected, nodes, endpoints, threshold, weights, search_space(zones), w)
-    return read(answer, zones, w)
+    answer = optimal_within(partition, expected, nodes, endpoints, threshold, weights, search_space(zones), workspace)
+    return read(answer, zones, workspace)
 
 
 def moved(before: EndpointGroups, after: EndpointGroups) -> int:

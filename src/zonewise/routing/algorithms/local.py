@@ -47,139 +47,141 @@ def taker_rank(ratio: float, size: int) -> float:
     return -ratio / size if size > 0 else -math.inf
 
 
-def keep_own(expected: Numbers, endpoints: Counts, threshold: float, w: Workspace) -> None:
+def keep_own(expected: Numbers, endpoints: Counts, threshold: float, workspace: Workspace) -> None:
     zones = len(endpoints)
-    clear(zones + 2, zones, w)
+    clear(zones + 2, zones, workspace)
     for zone in range(zones):
-        w.composition[zone * zones + zone] = endpoints[zone]
-        w.weight[zone * zones + zone] = 1
-        w.sizes[zone] = endpoints[zone]
-        w.fewest[zone] = fewest(expected[zone], threshold)
+        workspace.composition[zone * zones + zone] = endpoints[zone]
+        workspace.weight[zone * zones + zone] = 1
+        workspace.sizes[zone] = endpoints[zone]
+        workspace.fewest[zone] = fewest(expected[zone], threshold)
 
 
-def may_give(zone: int, w: Workspace) -> bool:
-    return w.sizes[zone] > max(w.fewest[zone], 1)
+def may_give(zone: int, workspace: Workspace) -> bool:
+    return workspace.sizes[zone] > max(workspace.fewest[zone], 1)
 
 
-def gather_givers(ratio: Numbers, w: Workspace) -> int:
+def gather_givers(ratio: Numbers, workspace: Workspace) -> int:
     count = 0
     for zone in range(len(ratio)):
-        if may_give(zone, w):
-            w.givers[count] = zone
-            w.giver_rank[zone] = giver_rank(ratio[zone], w.sizes[zone])
+        if may_give(zone, workspace):
+            workspace.givers[count] = zone
+            workspace.giver_rank[zone] = giver_rank(ratio[zone], workspace.sizes[zone])
             count += 1
-    build(w.givers, count, w.giver_rank)
+    build(workspace.givers, count, workspace.giver_rank)
     return count
 
 
-def rank_takers(ratio: Numbers, w: Workspace) -> None:
+def rank_takers(ratio: Numbers, workspace: Workspace) -> None:
     for zone in range(len(ratio)):
-        w.taker_rank[zone] = taker_rank(ratio[zone], w.sizes[zone])
+        workspace.taker_rank[zone] = taker_rank(ratio[zone], workspace.sizes[zone])
 
 
-def move(giver: int, group: int, count: int, zones: int, w: Workspace) -> None:
+def move(giver: int, group: int, count: int, zones: int, workspace: Workspace) -> None:
     """Moves own endpoints of the giver to another row: a zone's group, or a shared group after them."""
-    w.composition[giver * zones + giver] -= count
-    w.composition[group * zones + giver] += count
-    w.sizes[giver] -= count
-    w.sizes[group] += count
+    workspace.composition[giver * zones + giver] -= count
+    workspace.composition[group * zones + giver] += count
+    workspace.sizes[giver] -= count
+    workspace.sizes[group] += count
 
 
-def take(group: int, needed: int, givers: int, ratio: Numbers, w: Workspace) -> int:
+def take(group: int, needed: int, givers: int, ratio: Numbers, workspace: Workspace) -> int:
     """Takes endpoints from the first giver, one at a time if there are several; returns the givers left or OVERLOADED."""
     zones = len(ratio)
     while needed > 0:
         if givers == 0:
             return OVERLOADED
-        giver = w.givers[0]
+        giver = workspace.givers[0]
         count = 1
         if givers == 1:
-            count = min(needed, w.sizes[giver] - max(w.fewest[giver], 1))
+            count = min(needed, workspace.sizes[giver] - max(workspace.fewest[giver], 1))
         else:
-            pop(w.givers, givers, w.giver_rank)
-        move(giver, group, count, zones, w)
+            pop(workspace.givers, givers, workspace.giver_rank)
+        move(giver, group, count, zones, workspace)
         needed -= count
-        w.giver_rank[giver] = giver_rank(ratio[giver], w.sizes[giver])
+        workspace.giver_rank[giver] = giver_rank(ratio[giver], workspace.sizes[giver])
         givers -= 1
-        if may_give(giver, w):
-            givers = push(w.givers, givers, giver, w.giver_rank)
+        if may_give(giver, workspace):
+            givers = push(workspace.givers, givers, giver, workspace.giver_rank)
     return givers
 
 
-def relieve(givers: int, ratio: Numbers, w: Workspace) -> int:
+def relieve(givers: int, ratio: Numbers, workspace: Workspace) -> int:
     """Takes endpoints for every overloaded zone; returns the givers left or OVERLOADED."""
     takers = 0
     for zone in range(len(ratio)):
-        if w.sizes[zone] < w.fewest[zone]:
-            w.takers[takers] = zone
+        if workspace.sizes[zone] < workspace.fewest[zone]:
+            workspace.takers[takers] = zone
             takers += 1
-    build(w.takers, takers, w.taker_rank)
+    build(workspace.takers, takers, workspace.taker_rank)
     while takers > 0 and givers >= 0:
-        taker = pop(w.takers, takers, w.taker_rank)
+        taker = pop(workspace.takers, takers, workspace.taker_rank)
         takers -= 1
-        givers = take(taker, w.fewest[taker] - w.sizes[taker], givers, ratio, w)
+        givers = take(taker, workspace.fewest[taker] - workspace.sizes[taker], givers, ratio, workspace)
     return givers
 
 
-def hand_over(giver: int, taker: int, expected: Numbers, w: Workspace) -> None:
+def hand_over(giver: int, taker: int, expected: Numbers, workspace: Workspace) -> None:
     """Moves endpoints while the giver has a whole one too many and the taker lacks a whole one."""
     zones = len(expected)
-    possible = min(w.sizes[giver] - expected[giver], expected[taker] - w.sizes[taker])
-    move(giver, taker, max(int(possible) - 1, 0), zones, w)  # the comparisons below decide about the last one
-    while w.sizes[giver] - expected[giver] >= 1 and expected[taker] - w.sizes[taker] >= 1:
-        move(giver, taker, 1, zones, w)
+    possible = min(workspace.sizes[giver] - expected[giver], expected[taker] - workspace.sizes[taker])
+    move(giver, taker, max(int(possible) - 1, 0), zones, workspace)  # the comparisons below decide about the last one
+    while workspace.sizes[giver] - expected[giver] >= 1 and expected[taker] - workspace.sizes[taker] >= 1:
+        move(giver, taker, 1, zones, workspace)
 
 
-def even_out(givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> None:
+def even_out(givers: int, expected: Numbers, ratio: Numbers, workspace: Workspace) -> None:
     """Moves whole surplus endpoints to the zones that lack a whole one."""
     zones = len(expected)
-    rank_takers(ratio, w)
+    rank_takers(ratio, workspace)
     for zone in range(zones):
-        w.takers[zone] = zone
-    build(w.takers, zones, w.taker_rank)
+        workspace.takers[zone] = zone
+    build(workspace.takers, zones, workspace.taker_rank)
     while givers > 0:
-        giver = pop(w.givers, givers, w.giver_rank)
+        giver = pop(workspace.givers, givers, workspace.giver_rank)
         givers -= 1
-        if w.sizes[giver] - expected[giver] < 1:
+        if workspace.sizes[giver] - expected[giver] < 1:
             return
-        while w.sizes[giver] - expected[giver] >= 1:
-            taker = pop(w.takers, zones, w.taker_rank)
-            if expected[taker] - w.sizes[taker] < 1:
+        while workspace.sizes[giver] - expected[giver] >= 1:
+            taker = pop(workspace.takers, zones, workspace.taker_rank)
+            if expected[taker] - workspace.sizes[taker] < 1:
                 return
-            hand_over(giver, taker, expected, w)
-            w.taker_rank[giver] = taker_rank(ratio[giver], w.sizes[giver])
-            w.taker_rank[taker] = taker_rank(ratio[taker], w.sizes[taker])
-            push(w.takers, zones - 1, taker, w.taker_rank)
+            hand_over(giver, taker, expected, workspace)
+            workspace.taker_rank[giver] = taker_rank(ratio[giver], workspace.sizes[giver])
+            workspace.taker_rank[taker] = taker_rank(ratio[taker], workspace.sizes[taker])
+            push(workspace.takers, zones - 1, taker, workspace.taker_rank)
 
 
-def local(expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float, start: int, w: Workspace) -> int:
+def local(
+    expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float, start: int, workspace: Workspace
+) -> int:
     zones = len(endpoints)
     total = 0
     for zone in range(zones):
         total += endpoints[zone]
     if total < start:
-        spread(endpoints, w)
+        spread(endpoints, workspace)
         return BELOW_START
-    keep_own(expected, endpoints, threshold, w)
-    rank_takers(ratio, w)
-    givers = relieve(gather_givers(ratio, w), ratio, w)
+    keep_own(expected, endpoints, threshold, workspace)
+    rank_takers(ratio, workspace)
+    givers = relieve(gather_givers(ratio, workspace), ratio, workspace)
     if givers == OVERLOADED:
-        spread(endpoints, w)
+        spread(endpoints, workspace)
         return OVERLOADED
-    even_out(givers, expected, ratio, w)
+    even_out(givers, expected, ratio, workspace)
     return zones
 
 
-def require(endpoints: Counts, w: Workspace) -> int:
+def require(endpoints: Counts, workspace: Workspace) -> int:
     zones = len(endpoints)
-    clear(zones, zones, w)
+    clear(zones, zones, workspace)
     for zone in range(zones):
-        w.composition[zone * zones + zone] = endpoints[zone]
-        w.weight[zone * zones + zone] = 1
-        w.sizes[zone] = endpoints[zone]
+        workspace.composition[zone * zones + zone] = endpoints[zone]
+        workspace.weight[zone * zones + zone] = 1
+        workspace.sizes[zone] = endpoints[zone]
     return zones
 
 
-def balanced(endpoints: Counts, w: Workspace) -> int:
-    spread(endpoints, w)
+def balanced(endpoints: Counts, workspace: Workspace) -> int:
+    spread(endpoints, workspace)
     return 1

@@ -48,7 +48,7 @@ def slices_of(size: int) -> int:
     return (size + SLICE_CAPACITY - 1) // SLICE_CAPACITY
 
 
-def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], w: Workspace) -> Score:
+def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], workspace: Workspace) -> Score:
     zones = len(ratio)
     for group in range(groups):
         traffic[group] = 0
@@ -58,20 +58,20 @@ def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], w: Wo
         capacity = 0.0
         own = 0.0
         for group in range(groups):
-            capacity += w.sizes[group] * w.weight[group * zones + zone]
-            own += w.composition[group * zones + zone] * w.weight[group * zones + zone]
+            capacity += workspace.sizes[group] * workspace.weight[group * zones + zone]
+            own += workspace.composition[group * zones + zone] * workspace.weight[group * zones + zone]
         if capacity == 0:
             unreached += 1 if ratio[zone] > 0 else 0
             continue
         part = ratio[zone] / capacity
         in_zone += part * own
         for group in range(groups):
-            traffic[group] += part * w.sizes[group] * w.weight[group * zones + zone]
+            traffic[group] += part * workspace.sizes[group] * workspace.weight[group * zones + zone]
     highest = 0.0
     mean = 0.0
     slices = 0
     for group in range(groups):
-        size = w.sizes[group]
+        size = workspace.sizes[group]
         if size > 0:
             deviation = traffic[group] / size * total - 1
             highest = max(highest, deviation)

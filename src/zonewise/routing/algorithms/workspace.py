@@ -38,7 +38,7 @@ class Workspace(NamedTuple):
     offer_own: Reals
 
 
-def workspace(zones: int) -> Workspace:
+def new_workspace(zones: int) -> Workspace:
     rows = GROUPS_PER_ZONE * zones
     return Workspace(
         composition=[0] * (rows * zones),
@@ -60,20 +60,20 @@ def workspace(zones: int) -> Workspace:
     )
 
 
-def clear(rows: int, zones: int, w: Workspace) -> None:
+def clear(rows: int, zones: int, workspace: Workspace) -> None:
     for at in range(rows * zones):
-        w.composition[at] = 0
-        w.weight[at] = 0
+        workspace.composition[at] = 0
+        workspace.weight[at] = 0
     for row in range(rows):
-        w.sizes[row] = 0
+        workspace.sizes[row] = 0
 
 
-def spread(endpoints: Counts, w: Workspace) -> None:
+def spread(endpoints: Counts, workspace: Workspace) -> None:
     """One group of all endpoints for all zones: balanced."""
     zones = len(endpoints)
     total = 0
     for zone in range(zones):
-        w.composition[zone] = endpoints[zone]
-        w.weight[zone] = 1
+        workspace.composition[zone] = endpoints[zone]
+        workspace.weight[zone] = 1
         total += endpoints[zone]
-    w.sizes[0] = total
+    workspace.sizes[0] = total
