@@ -12,6 +12,7 @@ import click
 from zonewise.cli import completion, dumps, printing
 from zonewise.cli.options import carrier_options, cluster_options, hints_option
 from zonewise.cli.printing import Cell
+from zonewise.diagnostics.decide.names import first_names
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ def _rule_lines(report: ServiceReport) -> Iterator[str]:
             continue
         yield from printing.labelled("", reason.sentence, *mark)
         if reason.blame:
-            more = f" and {len(reason.blame) - _BLAMED} more" if len(reason.blame) > _BLAMED else ""
-            yield from printing.labelled("", f"  because of {', '.join(reason.blame[:_BLAMED])}{more}")
+            yield from printing.labelled("", f"  because of {first_names(reason.blame, _BLAMED)}")
     for complaint in report.policy.complaints:
         yield from printing.labelled("", complaint.sentence, "!", "yellow")
     yield from printing.labelled("Data plane", report.carried)

@@ -11,6 +11,7 @@ import click
 from zonewise.cli import completion, printing
 from zonewise.cli.csi_server import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
+from zonewise.diagnostics.decide.names import first_names
 
 if TYPE_CHECKING:
     from zonewise.diagnostics.decide.explain.volume import TakeoverReport, VolumeReach, VolumeReport
@@ -89,10 +90,8 @@ def _lines(report: VolumeReport) -> Iterator[str]:
 
 
 def _reach_line(reach: VolumeReach) -> str:
-    named = ", ".join(reach.nodes[:_NODES_NAMED])
-    more = f" and {len(reach.nodes) - _NODES_NAMED} more" if len(reach.nodes) > _NODES_NAMED else ""
     by = {"its domain": "", "takeover": " by takeover", "everywhere": ""}[reach.by]
-    return f"Reached    from {reach.domain}{by}: {named}{more}; {reach.ready} ready"
+    return f"Reached    from {reach.domain}{by}: {first_names(reach.nodes, _NODES_NAMED)}; {reach.ready} ready"
 
 
 def _takeover_lines(takeover: TakeoverReport) -> Iterator[str]:

@@ -27,6 +27,7 @@ from zonewise.diagnostics.decide.doctor.findings import (
     unknown,
     wrong,
 )
+from zonewise.diagnostics.decide.names import first_names
 from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.disruption.decide.status import refusal
@@ -239,8 +240,7 @@ def _services_finding(
     code: str, level: FindingLevel, services: Sequence[RoutingStatus], words: str, fix: str
 ) -> Finding:
     names = tuple(str(service.outlook.key) for service in services)
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    sentence = f"{counted(len(names), 'Service', words)}: {', '.join(names[:_MAX_NAMED])}{more}"
+    sentence = f"{counted(len(names), 'Service', words)}: {first_names(names, _MAX_NAMED)}"
     return Finding(CheckGroup.SERVICES, code, level, sentence, fix, names)
 
 

@@ -20,6 +20,7 @@ from zonewise.diagnostics.decide.doctor.findings import (
     wrong,
 )
 from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
+from zonewise.diagnostics.decide.names import first_names
 from zonewise.objects import Node
 from zonewise.planning.data_plane import find_data_planes
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
@@ -257,6 +258,5 @@ def _nodes_finding(
     group: CheckGroup, code: str, level: FindingLevel, names: Sequence[str], words: str, fix: str
 ) -> Finding:
     distinct = tuple(dict.fromkeys(names))
-    more = f" and {len(distinct) - _MAX_NAMED} more" if len(distinct) > _MAX_NAMED else ""
-    sentence = f"{counted(len(distinct), 'node', words)}: {', '.join(distinct[:_MAX_NAMED])}{more}"
+    sentence = f"{counted(len(distinct), 'node', words)}: {first_names(distinct, _MAX_NAMED)}"
     return Finding(group, code, level, sentence, fix, distinct)

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from zonewise.api.names import APP_DNS, APP_NAME_LABEL, APP_PROXY
+from zonewise.diagnostics.decide.names import first_names
 from zonewise.diagnostics.decide.status import storage
 from zonewise.diagnostics.decide.status.budgets import budget_status
 from zonewise.diagnostics.decide.status.report import (
@@ -303,15 +304,10 @@ def _traffic_problems(measured: MeasuredTraffic, not_ready: set[str]) -> Iterato
         remedy = "allow `get` of pods/proxy and `create` of serviceaccounts/token where the proxies run"
     elif measured.silent and not_ready.issuperset(measured.silent):
         nodes = sorted(measured.silent)
-        why = f"{_some(nodes)} {'is' if len(nodes) == 1 else 'are'} not ready"
+        why = f"{first_names(nodes, _MAX_NAMED)} {'is' if len(nodes) == 1 else 'are'} not ready"
         remedy = f"kubectl describe node {nodes[0]}"
     sentence = f"{len(measured.by_node)} of {measured.proxies} proxies reported their traffic: {why}"
     yield StatusProblem(code="TrafficUnknown", sentence=sentence, remedy=remedy)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{', '.join(names[:_MAX_NAMED])}{more}"
 
 
 def _service_problems(services: Sequence[RoutingStatus]) -> Iterator[StatusProblem]:
@@ -324,7 +320,7 @@ def _service_problems(services: Sequence[RoutingStatus]) -> Iterator[StatusProbl
             have = "Service has" if len(names) == 1 else "Services have"
             yield StatusProblem(
                 code=code,
-                sentence=f"{len(names)} {have} {words}: {_some(names)}",
+                sentence=f"{len(names)} {have} {words}: {first_names(names, _MAX_NAMED)}",
                 remedy=f"zonewise explain service {names[0]}",
             )
 
