@@ -22,11 +22,11 @@ from zonewise.install.decide.diff import difference
 from zonewise.install.decide.document import Document, identity
 from zonewise.install.decide.kinds import BY_KIND, Whole, rank
 from zonewise.install.decide.ownership import ManifestObject, with_ownership
+from zonewise.install.decide.server_version import NO_POLICIES, POLICIES_MINOR, UPGRADE
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict, NotFound
 from zonewise.objects import PODS
 
-_POLICIES_MINOR = 30
 _POLL_SECONDS = 0.3
 _DEADLINE_SECONDS = 120.0
 """The API server validates CRDs and policies on write, which is slow on a busy server."""
@@ -86,11 +86,8 @@ async def apply(client: Client, documents: Sequence[Document], *, force: bool = 
 def _check_version(version: str) -> None:
     """Before anything is made: without policies, accounts could write more than they own."""
     match = re.match(r"v?1\.(\d+)", version)
-    if match and int(match[1]) < _POLICIES_MINOR:
-        raise ZonewiseError(
-            f"the API server is {version} and has no ValidatingAdmissionPolicy, which limits what Zonewise's service "
-            f"accounts may write: upgrade to 1.{_POLICIES_MINOR} or later"
-        )
+    if match and int(match[1]) < POLICIES_MINOR:
+        raise ZonewiseError(f"the API server is {version} and {NO_POLICIES}: {UPGRADE}")
 
 
 async def _apply_one(client: Client, document: Document, force: bool) -> ApplyOutcome:

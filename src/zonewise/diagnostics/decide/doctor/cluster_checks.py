@@ -21,6 +21,7 @@ from zonewise.diagnostics.decide.doctor.findings import (
 )
 from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
 from zonewise.diagnostics.decide.names import first_names
+from zonewise.install.decide.server_version import NO_POLICIES, POLICIES_MINOR, UPGRADE
 from zonewise.objects import Node
 from zonewise.planning.data_plane import find_data_planes
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
@@ -28,8 +29,6 @@ from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_re
 
 OLDEST_MINOR: Final = 24
 """In older versions the feature gate of hints is off by default."""
-POLICIES_MINOR: Final = 30
-"""The first version with ValidatingAdmissionPolicy v1, which limits our service accounts and guards deletes."""
 _MAX_SKEW_SECONDS: Final = 5.0
 _MAX_SILENT_SECONDS: Final = 60.0
 _MAX_NAMED: Final = 5
@@ -53,8 +52,7 @@ def _server(facts: DoctorFacts) -> Iterator[Finding]:
     if minor >= POLICIES_MINOR:
         yield fine(CheckGroup.CLUSTER, "Server", server)
     elif minor >= OLDEST_MINOR:
-        sentence = f"{server}; it has no ValidatingAdmissionPolicy, which limits Zonewise's service accounts and guards deletes"
-        yield wrong(CheckGroup.CLUSTER, "ServerOld", sentence, f"upgrade to 1.{POLICIES_MINOR} or later")
+        yield wrong(CheckGroup.CLUSTER, "ServerOld", f"{server}; it {NO_POLICIES}", UPGRADE)
     else:
         sentence = f"{server}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
         yield wrong(CheckGroup.CLUSTER, "ServerTooOld", sentence, f"upgrade to 1.{OLDEST_MINOR} or later")
