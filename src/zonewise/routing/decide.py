@@ -28,7 +28,7 @@ from zonewise.routing.policy import (
     TopologyKeys,
     read_policy,
 )
-from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, only_terminating
 from zonewise.routing.routing_nodes import RoutingNodes
 from zonewise.routing.same_domain import plan_same_domain
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -165,7 +165,4 @@ def _hint_strictly(usable_endpoints: UsableEndpoints, cluster: RoutingNodes) -> 
 
 def _only_draining(usable_endpoints: UsableEndpoints) -> RoutingReason:
     count = len(usable_endpoints.by_address)
-    sentence = f"no endpoint is ready, so the {count} that terminate but still serve are used without preference"
-    return RoutingReason(
-        RoutingCode.ONLY_TERMINATING, sentence, {"endpoints": count}, remedy="make a pod of the Service ready"
-    )
+    return only_terminating(count, "used without preference", {"endpoints": count})

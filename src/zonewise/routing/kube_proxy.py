@@ -16,7 +16,7 @@ from zonewise.api.names import HEADLESS_LABEL, OLD_HINTS, PROXY_NAME_LABEL, TOPO
 from zonewise.objects import SERVICE_NAME, Endpoint, EndpointSlice, Node, Service, ServicePort
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import hints_enabled
-from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject, only_terminating
 from zonewise.topology import ZONE
 
 LATEST_MINOR: Final = 36
@@ -262,9 +262,7 @@ def _explained(
         return by_hints
     if not cluster:
         return NO_ENDPOINT_READY
-    facts = {"chosen": len(cluster), "ready": 0}
-    sentence = f"no endpoint is ready, so the {len(cluster)} that terminate but still serve are used"
-    return RoutingReason(RoutingCode.ONLY_TERMINATING, sentence, facts, remedy="make a pod of the Service ready")
+    return only_terminating(len(cluster), "used", {"chosen": len(cluster), "ready": 0})
 
 
 def _local(targets: Iterable[ProxyTarget]) -> list[ProxyTarget]:

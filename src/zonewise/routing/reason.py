@@ -92,3 +92,9 @@ class RoutingReason(topology.Reason):
 NO_ENDPOINT_READY: Final = RoutingReason(
     RoutingCode.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready"
 )
+
+
+def only_terminating(count: int, use: str, facts: Mapping[str, Any]) -> RoutingReason:
+    """`use` says how the endpoints are used: `used without preference`."""
+    sentence = f"no endpoint is ready, so the {count} that terminate but still serve are {use}"
+    return RoutingReason(RoutingCode.ONLY_TERMINATING, sentence, facts, remedy="make a pod of the Service ready")
