@@ -154,17 +154,6 @@ class ControllerRevision(View, frozen=True):
     revision: int = 0
 
 
-class ScaleSpec(View, frozen=True):
-    replicas: int = 0
-
-
-class Scale(View, frozen=True):
-    """What the scale subresource of any kind answers."""
-
-    metadata: Metadata = Metadata()
-    spec: ScaleSpec = ScaleSpec()
-
-
 CONTROLLER_REVISIONS = Resource(
     view=ControllerRevision, kind="ControllerRevision", plural="controllerrevisions", group=_GROUP
 )

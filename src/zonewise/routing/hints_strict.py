@@ -123,16 +123,6 @@ def hint_strictly(
     )
 
 
-def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | RoutingReason) -> bool:
-    """Whether earlier hints no longer fit the nodes, so that upstream would sync the Service again."""
-    if not by_zone:
-        return False
-    if isinstance(shares, RoutingReason):
-        return True
-    total = float(sum(by_zone.values()))
-    return any(by_zone.get(zone, -1) < math.ceil(total * share * _ROOM) for zone, share in shares.items())
-
-
 def _keep_valid(unchanged: Sequence[Slice], allocations: Mapping[str, Allocation]) -> tuple[list[bool], dict[str, int]]:
     """Which slices keep their hints, and the number of these hints per zone."""
     by_zone: dict[str, int] = {}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from zonewise.api.names import BETA_REGION, BETA_ZONE, HOSTNAME, REGION, ZONE
+from zonewise.api.names import BETA_REGION, BETA_ZONE, REGION, ZONE
 
 _BETA_SPELLING: Final = {ZONE: BETA_ZONE, REGION: BETA_REGION}
 _TODAYS_SPELLING: Final = {beta: today for today, beta in _BETA_SPELLING.items()}
@@ -54,10 +54,6 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 
 def region_of(labels: Mapping[str, str]) -> str | None:
     return domain_of(labels, REGION)
-
-
-def hostname_of(labels: Mapping[str, str]) -> str | None:
-    return domain_of(labels, HOSTNAME)
 
 
 def key_problem(key: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from zonewise.objects import Node, View
+from zonewise.objects import View
 from zonewise.topology.reason import Reason
 from zonewise.topology.requirement import (
     LABEL_SELECTOR_OPERATORS,
@@ -82,9 +82,6 @@ class NodeSelectorTerm:
     def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
         return not self.empty and self._failing(labels, name) is None
 
-    def matches_node(self, node: Node) -> bool:
-        return self.matches(node.metadata.labels, node.metadata.name)
-
     def explain(self, labels: Mapping[str, str], name: str = "") -> Match:
         if self.empty:
             return Match(False, Reason("EmptyTerm", "a term without requirements matches no node"))
@@ -138,9 +135,6 @@ class NodeSelector:
 
     def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
         return any(term.matches(labels, name) for term in self.terms)
-
-    def matches_node(self, node: Node) -> bool:
-        return self.matches(node.metadata.labels, node.metadata.name)
 
     def explain(self, labels: Mapping[str, str], name: str = "") -> Match:
         refusals = list(self.problems)

@@ -19,7 +19,7 @@ from unit.routing.build import endpoint, node
 from zonewise.api.names import BETA_ZONE
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.endpointslice_events import stock_event
-from zonewise.routing.hints_strict import Allocation, Hinted, allocate, cpu_shares, hint_strictly, is_overloaded
+from zonewise.routing.hints_strict import Allocation, Hinted, allocate, cpu_shares, hint_strictly
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE
 
@@ -54,7 +54,6 @@ def test_result_matches_upstream(vector: dict[str, Any]) -> None:
     assert stock_event(hinted.reason, "IPv4").message == f"{vector['event']}, addressType: IPv4"
     assert hinted_zones(hinted, slices[0] + slices[1]) == vector["hinted"]
     assert [hints is not None for hints in hinted.slices] == vector["written"]
-    assert is_overloaded(hinted.by_zone, shares) is vector["overloaded"]
 
 
 REFUSED = {
@@ -193,12 +192,6 @@ def test_slices_that_are_kept(name: str) -> None:
     unchanged, changing, changed = KEPT[name]
     hinted = hint_strictly(cpu_shares(WORKERS), [*map(read_slice, changing)], [*map(read_slice, unchanged)])
     assert [hints is not None for hints in hinted.slices] == changed
-
-
-def test_unknown_shares_or_a_new_zone_overload_old_hints() -> None:
-    assert is_overloaded({"a": 1}, cpu_shares([]))
-    assert is_overloaded({"a": 9}, {"a": 0.9, "b": 0.1})
-    assert not is_overloaded({}, cpu_shares([]))
 
 
 def test_unready_endpoint_keeps_its_stale_hint() -> None:

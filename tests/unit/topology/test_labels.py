@@ -2,11 +2,10 @@
 
 import pytest
 
-from zonewise.api.names import BETA_REGION, BETA_ZONE, HOSTNAME, REGION, ZONE
+from zonewise.api.names import BETA_REGION, BETA_ZONE, REGION, ZONE
 from zonewise.topology.labels import (
     canonical_key,
     domain_of,
-    hostname_of,
     is_subdomain,
     key_problem,
     region_of,
@@ -39,9 +38,9 @@ def test_domain_of(labels: dict[str, str], key: str, domain: str | None) -> None
     assert domain_of(labels, key) == domain
 
 
-def test_the_three_named_domains() -> None:
-    labels = {ZONE: "eu-1a", BETA_REGION: "eu-1", HOSTNAME: "n1"}
-    assert (zone_of(labels), region_of(labels), hostname_of(labels)) == ("eu-1a", "eu-1", "n1")
+def test_the_two_named_domains() -> None:
+    labels = {ZONE: "eu-1a", BETA_REGION: "eu-1"}
+    assert (zone_of(labels), region_of(labels)) == ("eu-1a", "eu-1")
 
 
 def test_canonical_keys() -> None:

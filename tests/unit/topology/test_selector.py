@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.objects import Metadata, Node
 from zonewise.topology.labels import value_problem
 from zonewise.topology.requirement import Operator, Requirement, SelectorError
 from zonewise.topology.selector import (
@@ -88,7 +87,6 @@ TERMS = {
 def test_term(written: dict[str, Any] | None, matched: bool) -> None:
     parsed = NodeSelectorTerm.parse(written)
     assert parsed.matches(LABELS, "n1") is matched
-    assert parsed.matches_node(Node(metadata=Metadata(name="n1", labels=LABELS))) is matched
     assert bool(parsed.explain(LABELS, "n1")) is matched
 
 
@@ -184,7 +182,6 @@ SELECTORS = {
 def test_node_selector_as_the_scheduler_reads_it(terms: list[dict[str, Any] | None], matched: bool) -> None:
     selector = NodeSelector.parse_as_scheduler({"nodeSelectorTerms": terms})
     assert selector.matches(LABELS, "n1") is matched
-    assert selector.matches_node(Node(metadata=Metadata(name="n1", labels=LABELS))) is matched
     assert bool(selector.explain(LABELS, "n1")) is matched
 
 
