@@ -26,7 +26,6 @@ class WebhookClientConfig(View, frozen=True):
 
 
 class WebhookRule(View, frozen=True):
-    api_groups: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
 
 

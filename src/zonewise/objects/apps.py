@@ -35,7 +35,6 @@ class PodTemplate(View, frozen=True):
 
 class DeploymentSpec(View, frozen=True):
     replicas: int = 1
-    paused: bool = False
     strategy: UpdateStrategy = UpdateStrategy()
     template: PodTemplate = PodTemplate()
 
@@ -45,7 +44,6 @@ class DeploymentStatus(View, frozen=True):
     replicas: int = 0
     updated_replicas: int = 0
     ready_replicas: int = 0
-    available_replicas: int = 0
 
 
 class Deployment(View, frozen=True):
@@ -62,7 +60,6 @@ class ReplicaSetStatus(View, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
     ready_replicas: int = 0
-    available_replicas: int = 0
 
 
 class ReplicaSet(View, frozen=True):
@@ -88,8 +85,6 @@ class StatefulSetStatus(View, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
     ready_replicas: int = 0
-    available_replicas: int = 0
-    current_replicas: int = 0
     updated_replicas: int = 0
     current_revision: str = ""
     update_revision: str = ""
@@ -137,10 +132,8 @@ class DaemonSetSpec(View, frozen=True):
 class DaemonSetStatus(View, frozen=True):
     observed_generation: int = 0
     desired_number_scheduled: int = 0
-    current_number_scheduled: int = 0
     updated_number_scheduled: int = 0
     number_ready: int = 0
-    number_available: int = 0
 
 
 class DaemonSet(View, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from zonewise.objects.core import ObjectReference
 from zonewise.objects.meta import Metadata, View
 from zonewise.objects.resource import Resource
 
@@ -34,14 +33,12 @@ class VolumeNodeAffinity(View, frozen=True):
 class CSIVolumeSource(View, frozen=True):
     driver: str = ""
     volume_handle: str = ""
-    volume_attributes: dict[str, str] = {}
 
 
 class PersistentVolumeSpec(View, frozen=True):
     capacity: dict[str, str] = {}
     storage_class_name: str = ""
     csi: CSIVolumeSource | None = None
-    claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
     persistent_volume_reclaim_policy: str = ""
 
