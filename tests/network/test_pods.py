@@ -21,6 +21,7 @@ from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import status
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide import oci_image
+from zonewise.lab.decide.kubelet_config import KERNEL_SETTINGS
 from zonewise.lab.decide.node_labels import RACK
 from zonewise.lab.nodes import image_store, images, node_programs, nodes
 from zonewise.lab.state import Lab, LabOptions
@@ -32,6 +33,17 @@ FIRST, SECOND = "zone-a-1", "zone-b-1"
 def test_more_than_eight_nodes_find_room_for_their_watchers(small_lab: Lab) -> None:
     assert small_lab.nodes_per_zone
     assert int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) >= 8192
+
+
+@pytest.mark.parametrize(("name", "value"), KERNEL_SETTINGS.items())
+def test_node_has_settings_of_its_own_where_a_kubelet_would_change_the_machines(
+    small_lab: Lab, name: str, value: int
+) -> None:
+    path = Path("/proc/sys", name)
+    before = path.read_text()
+    script = f"cat {path} && echo {value + 1} >{path} && cat {path}; echo {value} >{path}"
+    assert in_node(small_lab, FIRST, "sh", "-c", script).split() == [str(value), str(value + 1)]
+    assert path.read_text() == before
 
 
 def test_nodes_are_ready_with_labels_and_pod_ranges(small_lab: Lab) -> None:

@@ -15,6 +15,16 @@ HEARTBEAT_SECONDS: Final = 4
 _KUBELET_LABELS: Final = ("kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch")
 """The kubelet writes them itself, and refuses to be given them."""
 
+KERNEL_SETTINGS: Final = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
+"""What a kubelet writes below /proc/sys unless it is there already (setupKernelTunables); all of them are the whole machine's."""
+
 
 def node_user(node: str) -> tuple[str, tuple[str, ...]]:
     """User and groups of a kubelet: the Node authorizer knows them by these names."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from zonewise.lab.decide.kubelet_config import KERNEL_SETTINGS
 from zonewise.lab.nodes import mounts
 
 _OWN: Final = frozenset({"dev", "etc", "proc", "run", "sys", "tmp", "var"})
@@ -66,8 +67,19 @@ def _make_own(root: Path, directory: Path, etc: dict[str, str]) -> None:
     mounts.bind(Path("/dev"), root / "dev", recursive=True)
     mounts.mount("tmpfs", root / "dev/shm", f"mode={_SHARED_BY_ALL:o}")
     mounts.mount("proc", root / "proc")
+    _hide_settings(root)
     mounts.mount("sysfs", root / "sys")
     mounts.bind(Path("/sys/fs/cgroup"), root / "sys/fs/cgroup", recursive=True)
+
+
+def _hide_settings(root: Path) -> None:
+    """Of the machine's kernel: the kubelet finds the values that it wants in files of the node, and sets none for the machine."""
+    for name, value in KERNEL_SETTINGS.items():
+        setting, file = root / "proc/sys" / name, root / ".sysctl" / name
+        if setting.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{value}\n")
+            mounts.bind(file, setting)
 
 
 def _make_etc(root: Path, etc: dict[str, str]) -> None:
