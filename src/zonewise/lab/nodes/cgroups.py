@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -49,18 +49,37 @@ def join(cgroups: Sequence[Path]) -> None:
         (cgroup / _PROCESSES).write_text("0")
 
 
+def end(lab: str) -> None:
+    """End every process in the lab's cgroups, frozen ones too, and wait until all have gone. Fine when there are none."""
+    roots = _roots(lab)
+    _until(lambda: not _kill(roots), roots)
+
+
 def remove(lab: str) -> None:
     """End every process in the lab's cgroups, wait until all have gone, and remove the cgroups. Fine when there are none."""
+    roots = _roots(lab)
+    _until(lambda: _remove(roots), roots)
+
+
+def _roots(lab: str) -> list[Path]:
+    return [hierarchy.path / lab_cgroup(lab) for hierarchy in known()]
+
+
+def _until(holds: Callable[[], bool], roots: Sequence[Path]) -> None:
     deadline = time.monotonic() + _EMPTY_WITHIN_SECONDS
-    for hierarchy in known():
-        root = hierarchy.path / lab_cgroup(lab)
-        while root.exists():
-            left = _kill(root)
-            _remove_empty(root)
-            if time.monotonic() > deadline:
-                raise CgroupError(f"{root} can't be removed: processes {left} in it do not end after SIGKILL")
-            if root.exists():
-                time.sleep(0.02)
+    while not holds():
+        if time.monotonic() > deadline:
+            left = ", ".join(str(root) for root in roots if root.exists())
+            raise CgroupError(f"{left} can't be removed: processes {sorted(_all(roots))} do not end after SIGKILL")
+        time.sleep(0.02)
+
+
+def _remove(roots: Sequence[Path]) -> bool:
+    _kill(roots)
+    for cgroup in _tree(roots):
+        with suppress(OSError):  # processes in it are ending
+            cgroup.rmdir()
+    return not any(root.exists() for root in roots)
 
 
 def _make(hierarchy: Hierarchy, name: str) -> None:
@@ -93,14 +112,32 @@ def _copy_cpusets(cgroup: Path) -> None:
             (cgroup / file).write_text((cgroup.parent / file).read_text())
 
 
-def _kill(root: Path) -> list[int]:
-    left = [pid for cgroup in _tree(root) for pid in _pids(cgroup)]
+def _kill(roots: Sequence[Path]) -> set[int]:
+    """The processes that it found. A process is in a cgroup of each hierarchy, and frozen by one of them."""
+    _thaw(roots)
+    for root in roots:
+        with suppress(OSError):  # v1, or a kernel before 5.14, or it has gone
+            (root / "cgroup.kill").write_text("1")
+    left = _all(roots)
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # reap it if it is ours
     return left
+
+
+def _thaw(roots: Sequence[Path]) -> None:
+    """v1: SIGKILL does not end what is frozen, and a runc that is killed while it kills or pauses leaves its container so."""
+    for cgroup in _tree(roots):
+        state = cgroup / "freezer.state"
+        with suppress(OSError):  # it has gone
+            if state.exists():
+                state.write_text("THAWED")
+
+
+def _all(roots: Sequence[Path]) -> set[int]:
+    return {pid for cgroup in _tree(roots) for pid in _pids(cgroup)}
 
 
 def _pids(cgroup: Path) -> list[int]:
@@ -111,13 +148,8 @@ def _pids(cgroup: Path) -> list[int]:
         return []
 
 
-def _remove_empty(root: Path) -> None:
-    for cgroup in _tree(root):
-        with suppress(OSError):  # processes in it are ending
-            cgroup.rmdir()
-
-
-def _tree(root: Path) -> Iterator[Path]:
+def _tree(roots: Sequence[Path]) -> Iterator[Path]:
     """Children before their parents."""
-    for directory, _, _ in os.walk(root, topdown=False):
-        yield Path(directory)
+    for root in roots:
+        for directory, _, _ in os.walk(root, topdown=False):
+            yield Path(directory)

@@ -22,8 +22,8 @@ from zonewise.lab.decide import addresses
 from zonewise.lab.decide.addresses import AddressPlan
 from zonewise.lab.network import network, shaping
 from zonewise.lab.network.shaping import Shaping
+from zonewise.lab.nodes import cgroups, node_programs
 from zonewise.lab.nodes import kube_proxy as stock_proxy
-from zonewise.lab.nodes import node_programs
 from zonewise.lab.state import Lab
 
 READY_WITHIN_SECONDS = 180.0
@@ -51,9 +51,13 @@ def up(lab: Lab, progress: Callable[[str], None] = lambda _step: None) -> None:
     _tell_zones(plane, proxies)
 
 
-def down(name: str, slot: int) -> None:
-    """End every process inside the lab's namespaces and remove namespaces, link and routes. Fine when there are none."""
-    network.remove(name, addresses.link_of(slot))
+def down(name: str, slot: int | None) -> None:
+    """End every process of the lab's cgroups and namespaces; remove namespaces, link and routes. Fine when there are none.
+
+    By cgroup first: only that way processes that are frozen end.
+    """
+    cgroups.end(name)
+    network.remove(name, addresses.link_of(slot) if slot is not None else "")
 
 
 def cut(lab: Lab, zone: str) -> bool:
