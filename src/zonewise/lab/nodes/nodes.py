@@ -27,6 +27,7 @@ from zonewise.lab.nodes import kube_proxy as stock_proxy
 from zonewise.lab.state import Lab
 
 READY_WITHIN_SECONDS = 180.0
+_POLL_SECONDS = 0.2  # each time is a new TLS connection
 _OTHERS_SHAPE_WITHIN_SECONDS = 60.0
 CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-period=20s")
 """Kubelets beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
@@ -132,9 +133,10 @@ def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
     while missing := sorted(wanted - _ready(_listed(plane))):
         ended = [node for node in missing if not node_programs.is_running(lab.directory, node)]
         if ended or time.monotonic() > deadline:
-            log = processes.log_path(lab.directory, _log_name(lab, missing[0]))
-            raise ZonewiseError(f"nodes {', '.join(ended or missing)} did not become ready: see {log}")
-        time.sleep(0.05)
+            failed = ended or missing
+            log = processes.log_path(lab.directory, _log_name(lab, failed[0]))
+            raise ZonewiseError(f"nodes {', '.join(failed)} did not become ready: see {log}")
+        time.sleep(_POLL_SECONDS)
 
 
 def _log_name(lab: Lab, node: str) -> str:
