@@ -65,12 +65,16 @@ def up(name: str, options: LabOptions, progress: Progress, builds: ProgressRepor
 
 def down(name: str, progress: Progress) -> bool:
     """End the lab and remove every trace of it; False when there was none."""
-    if not state.directory_of(name).exists():
+    directory = state.directory_of(name)
+    if not (directory.exists() or state.has_lock(name)):
         return False
     with state.locked(name):
-        progress(f"removing lab {name}")
-        _remove(name)
-    return True
+        if directory.exists():
+            progress(f"removing lab {name}")
+            _remove(name)
+            return True
+        slots.release(directory)  # of a `down` that was killed at its end
+    return False
 
 
 def _running(name: str, options: LabOptions) -> Lab | None:
@@ -216,9 +220,12 @@ def _register(name: str, directory: Path, options: LabOptions, programs: LabProg
 
 def _check_name_is_free(name: str, directory: Path) -> None:
     """Network namespaces are the machine's, so a name is used once on it, even with several state directories."""
-    for owner in slots.owners():
-        if owner.name == name and owner != directory and owner.exists():
-            raise ZonewiseError(f"a lab {name!r} runs already, from {owner.parent}: choose another name with --name")
+    for owner in _namesakes(name, directory):
+        raise ZonewiseError(f"a lab {name!r} runs already, from {owner.parent}: choose another name with --name")
+
+
+def _namesakes(name: str, directory: Path) -> list[Path]:
+    return [owner for owner in slots.owners() if owner.name == name and owner != directory and owner.exists()]
 
 
 def _start_control_plane(lab: Lab, progress: Progress) -> None:
@@ -313,9 +320,15 @@ def _remove(name: str) -> None:
 
 
 def _remove_nodes(name: str) -> None:
+    if _may_have_nodes(name):
+        lab = state.find(name)
+        nodes.down(name, lab.slot if lab is not None else slots.held(state.directory_of(name)))
+
+
+def _may_have_nodes(name: str) -> bool:
+    """Without a record, as after a crash, all that bears the name is the lab's, unless a lab of another directory has that name."""
     lab = state.find(name)
-    if lab is not None and lab.options.has_nodes:
-        nodes.down(name, lab.slot)
+    return lab.options.has_nodes if lab is not None else not _namesakes(name, state.directory_of(name))
 
 
 def _remove_cgroups(name: str) -> None:
@@ -323,8 +336,7 @@ def _remove_cgroups(name: str) -> None:
 
     Waits for the end of all that ran in them, and so of its mounts; then frees their devices.
     """
-    lab = state.find(name)
-    if lab is not None and lab.options.has_nodes:
+    if _may_have_nodes(name):
         cgroups.remove(name)
         loop_devices.detach_dead()
 

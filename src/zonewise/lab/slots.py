@@ -33,14 +33,24 @@ def port(slot: int, index: int) -> int:
 def claim(directory: Path, registry: Path | None = None) -> int:
     """The slot of this existing directory: the one it holds already, or the first free one whose ports are unused."""
     with _locked(registry or default_registry()) as claims:
-        held = [int(link.name) for link in claims.iterdir() if _target(link) == directory]
-        if held:
-            return held[0]
+        mine = _held(claims, directory)
+        if mine is not None:
+            return mine
         for slot in range(SLOTS):
             if _take(claims / str(slot), directory) and _ports_free(slot):
                 return slot
             _drop(claims / str(slot), directory)
     raise SlotError(f"all {SLOTS} lab slots of {claims} are taken: stop a lab with `zonewise lab down --name NAME`")
+
+
+def held(directory: Path, registry: Path | None = None) -> int | None:
+    """The slot that this directory holds, if any."""
+    with _locked(registry or default_registry()) as claims:
+        return _held(claims, directory)
+
+
+def _held(claims: Path, directory: Path) -> int | None:
+    return next((int(link.name) for link in claims.iterdir() if _target(link) == directory), None)
 
 
 def release(directory: Path, registry: Path | None = None) -> None:

@@ -187,6 +187,11 @@ def locked(name: str, patience_seconds: float = _BRIEFLY_SECONDS) -> Iterator[No
         os.close(descriptor)
 
 
+def has_lock(name: str) -> bool:
+    """Whether a command works on this lab, or was killed while it did."""
+    return _lock_of(name).exists()
+
+
 def is_held(name: str) -> bool:
     """Whether a command works on this lab now."""
     try:

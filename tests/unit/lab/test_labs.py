@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,13 @@ def test_nodes_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="nodes need root"):
         labs.check("lab", LabOptions(zones=ZONES, nodes_per_zone=1))
     labs.check("lab", LabOptions(zones=ZONES, kwok_nodes=3))
+
+
+def test_lock_of_a_down_that_was_killed_at_its_end_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path / "state"))
+    (tmp_path / "state/labs").mkdir(parents=True)
+    (tmp_path / "state/labs/ended.lock").write_text("1234")
+    assert not labs.down("ended", lambda _step: None)
+    assert not (tmp_path / "state").exists()
+    assert not labs.down("ended", lambda _step: None)
+    assert not (tmp_path / "state").exists()

@@ -35,7 +35,9 @@ def test_claim_is_kept_until_released(tmp_path: Path, registry: Path) -> None:
     slot = slots.claim(first_lab, registry)
     assert slots.claim(first_lab, registry) == slot
     assert slots.claim(second_lab, registry) != slot
+    assert slots.held(first_lab, registry) == slot
     slots.release(first_lab, registry)
+    assert slots.held(first_lab, registry) is None
     assert slots.owners(registry) == [second_lab]
 
 
