@@ -29,6 +29,8 @@ from zonewise.lab.state import Lab, LabImage, LabOptions, LabPhase
 
 Progress = Callable[[str], None]
 _CONTROL_PLANE_NICENESS = -5
+_CEPH_PORT = 8  # of the lab's own ports: its monitor's, and the last that is looked at before a lab takes them
+_DASHBOARD_GRACE_SECONDS = 5.0
 _FLAGS = {
     "zones": "--zones",
     "nodes_per_zone": "--nodes",
@@ -257,7 +259,7 @@ def _flags(lab: Lab) -> dict[Program, tuple[str, ...]]:
 def _start_ceph(lab: Lab, progress: Progress) -> None:
     if lab.options.ceph:
         progress("starting Ceph")
-        cluster.start(lab.ceph, lab.zones, address=_address(lab))
+        cluster.start(lab.ceph, lab.zones, address=_address(lab), port=slots.port(lab.slot, _CEPH_PORT))
 
 
 def _address(lab: Lab) -> str:

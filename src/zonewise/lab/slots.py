@@ -17,7 +17,7 @@ from zonewise.errors import ZonewiseError
 FIRST_PORT = 20000
 PORTS_PER_SLOT = 40
 SLOTS = 64  # as many as there are address ranges; see addresses
-_PORTS_IN_USE = 8  # those checked before a slot is taken
+_PORTS_IN_USE = 9  # those checked before a slot is taken
 
 
 class SlotError(ZonewiseError):

@@ -17,6 +17,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,8 @@ CLUSTER_ID: Final = "lab"
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
 _RECORD: Final = "ceph.json"
 _TIMEOUT_SECONDS: Final = 180.0
-_COMMANDS: Final = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool")
+_COMMANDS: Final = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool", "ceph-authtool", "setpriv")
+_FREE_PORTS: Final = range(24000, 32000)
 
 
 class CephError(ZonewiseError):
@@ -178,18 +180,19 @@ def start(
     store: Store = Store.MEMORY,
     osd_bytes: int = 4 << 30,
     address: str = "127.0.0.1",
+    port: int = 0,
 ) -> LabCeph:
-    """A new cluster, which serves on return. After a failure only its logs remain."""
+    """A new cluster, which serves on return; its monitor at `port`, or at a free one. After a failure only its logs remain."""
     missing = missing_commands()
     if missing:
         raise CephError(f"{', '.join(missing)} not found: install Ceph with `zonewise lab setup`, as root")
-    if directory.exists():
+    if directory.exists() and any(entry.name != processes.LOGS for entry in directory.iterdir()):
         raise CephError(f"{directory} exists already: remove it, or choose another directory")
     cluster = LabCeph(
         directory=directory,
         zones=tuple(zones),
         store=store,
-        port=_free_port(address),
+        port=port or _free_port(address),
         fsid=str(uuid.uuid4()),
         address=address,
     )
@@ -227,22 +230,31 @@ def remove(directory: Path, *, keep_logs: bool = False) -> None:
     processes.close(directory, 0)  # without a clean shutdown, which takes seconds: the data is not needed
     if not keep_logs:
         shutil.rmtree(directory)
+        return
+    for entry in directory.iterdir():
+        if entry.is_dir() and entry.name != processes.LOGS:
+            shutil.rmtree(entry)
+        elif not entry.is_dir():
+            entry.unlink()
 
 
 def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+    """Not an ephemeral one, which a connection may take while the monitor is stopped; and none of a lab's slots."""
+    while True:
+        port = _FREE_PORTS.start + secrets.randbelow(len(_FREE_PORTS))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((address, port))
+            return port
 
 
 def _make(cluster: LabCeph, osd_bytes: int) -> None:
     """Directories, keys and stores, before any daemon runs. Stores are created in parallel."""
     directory = cluster.directory
     osds = range(len(cluster.zones))
-    for name in ("sockets", "csi", "log", "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
-        (directory / name).mkdir(parents=True, mode=0o700)
+    for name in ("sockets", "csi", processes.LOGS, "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
+        (directory / name).mkdir(parents=True, mode=0o700, exist_ok=True)
     names = ["mon.", "client.admin", "mgr.x", "mds.a", *(f"osd.{number}" for number in osds)]
-    keys = {name: ceph_conf.key(int(time.time()), secrets.token_bytes(16)) for name in names}
+    keys = {name: _run("ceph-authtool", "--gen-print-key").strip() for name in names}
     cluster.conf.write_text(
         ceph_conf.conf(directory, cluster.fsid, cluster.address, cluster.port, cluster.zones, cluster.store, osd_bytes)
     )
@@ -253,20 +265,16 @@ def _make(cluster: LabCeph, osd_bytes: int) -> None:
         _write(directory / file, ceph_conf.keyring({name: keys[name]}, caps=False))
     uuids = {str(number): str(uuid.uuid4()) for number in osds}
     _write(directory / "osds.json", json.dumps({"uuids": uuids, "keys": {str(n): keys[f"osd.{n}"] for n in osds}}))
-    creating = [
-        _begin(directory, "ceph-osd", "-i", number, "--mkfs", "--osd-uuid", osd_uuid, "--no-mon-config")
+    monmap, keyfile = str(directory / "monmap"), str(directory / "mon.keyring")
+    address = f"[v2:{cluster.address}:{cluster.port}/0]"
+    release = ceph_conf.release(_run("ceph-mon", "--version"))
+    fsid = ["--fsid", cluster.fsid, "--addv", "m", address, "--set-min-mon-release", release]
+    _run("monmaptool", "--create", "--clobber", *fsid, monmap)
+    stores = [
+        ["ceph-osd", "-i", number, "--mkfs", "--osd-uuid", osd_uuid, "--no-mon-config"]
         for number, osd_uuid in uuids.items()
     ]
-    monmap = str(directory / "monmap")
-    address = f"[v2:{cluster.address}:{cluster.port}/0]"
-    fsid = ["--fsid", cluster.fsid, "--addv", "m", address, "--set-min-mon-release", "pacific"]
-    _run("monmaptool", "--create", "--clobber", *fsid, monmap)
-    keyfile = str(directory / "mon.keyring")
-    creating.append(_begin(directory, "ceph-mon", "-i", "m", "--mkfs", "--monmap", monmap, "--keyring", keyfile))
-    for process in creating:
-        output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
-        if process.returncode:
-            raise CephError(f"{process.args!r}: {output.strip()[-400:]}")
+    _run_together(directory, [*stores, ["ceph-mon", "-i", "m", "--mkfs", "--monmap", monmap, "--keyring", keyfile]])
 
 
 def _write(path: Path, text: str) -> None:
@@ -274,19 +282,37 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def _run_together(directory: Path, commands: Sequence[Sequence[str]]) -> None:
+    """When one fails, or the wait is interrupted, none goes on; nor when we are killed."""
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for program, *arguments in commands:
+            running.append(_begin(directory, program, *arguments))
+        for process in running:
+            output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
+            if process.returncode:
+                raise CephError(f"{process.args!r}: {output.strip()[-400:]}")
+    finally:
+        for process in running:
+            process.kill()
+        for process in running:
+            process.communicate()
+
+
 def _begin(directory: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
-    argv = [program, "-c", str(directory / "ceph.conf"), *arguments]
+    argv = ["setpriv", "--pdeathsig", "KILL", "--", program, "-c", str(directory / "ceph.conf"), *arguments]
     return subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
 
 
-def _run(*argv: str) -> None:
+def _run(*argv: str) -> str:
     result = subprocess.run(
         argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS, check=False
     )
     if result.returncode:
         raise CephError(f"{argv[0]}: {(result.stderr or result.stdout).strip()[-400:]}")
+    return result.stdout
 
 
 def _daemon(directory: Path, name: str, program: str, number: str) -> None:

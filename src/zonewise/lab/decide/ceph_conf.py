@@ -1,4 +1,4 @@
-"""The files of a small Ceph cluster on one machine: its configuration and its keys. Pure.
+"""The files of a small Ceph cluster on one machine: its configuration and its keyrings. Pure.
 
 What makes it quick to start: every key is in the keyring that the monitor is made with, so no key is added later; map changes are
 proposed after 50 ms instead of a second; only those modules of the manager are loaded that capacity and subvolumes need.
@@ -6,11 +6,12 @@ proposed after 50 ms instead of a second; only those modules of the manager are 
 
 from __future__ import annotations
 
-import base64
-import struct
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+
+from zonewise.errors import ZonewiseError
 
 
 class Store(StrEnum):
@@ -34,9 +35,12 @@ CAPS: Mapping[str, Mapping[str, str]] = {
 OSD_CAPS = {"mon": "allow profile osd", "osd": "allow *", "mgr": "allow profile osd"}
 
 
-def key(now_seconds: int, randomness: bytes) -> str:
-    """A cephx key: type, time of creation, length, and 16 random bytes."""
-    return base64.b64encode(struct.pack("<HIIH", 1, now_seconds, 0, 16) + randomness).decode()
+def release(version: str) -> str:
+    """Name of the release in what `ceph-mon --version` prints, which a monitor's first map must bear."""
+    match = re.match(r"ceph version \d\S* \(\S+\) (\w+) ", version)
+    if match is None:
+        raise ZonewiseError(f"`ceph-mon --version` names no release: {version.strip()!r}")
+    return match[1]
 
 
 def keyring(keys: Mapping[str, str], *, caps: bool) -> str:

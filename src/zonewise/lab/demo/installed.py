@@ -22,7 +22,7 @@ from zonewise.lab.state import Lab
 
 _READY_WITHIN_SECONDS = 300.0
 DASHBOARD = "dashboard"
-_DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at before a lab takes them
+_DASHBOARD_PORT = 7  # of the lab's own ports, after those of its programs
 
 
 def documents(lab: Lab) -> list[Document]:
