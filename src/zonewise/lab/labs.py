@@ -56,6 +56,7 @@ def up(name: str, options: LabOptions, progress: Progress, builds: ProgressRepor
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
+            running = _with_images_of_now(running, builds or ProgressReporter(io.StringIO()), progress)
             _install_contents(running, progress)
             return running
         if state.directory_of(name).exists():
@@ -145,13 +146,32 @@ def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabProgra
     built = binaries.find(options.version).directory
     if not options.has_nodes:
         return LabPrograms(built)
-    with_driver = options.zonewise and options.ceph
-    return LabPrograms(
-        built,
-        _find_runtime(),
+    return LabPrograms(built, _find_runtime(), *_images(options, reporter))
+
+
+def _images(options: LabOptions, reporter: ProgressReporter) -> tuple[LabImage | None, LabImage | None]:
+    """Of the sources as they are now: for the programs, and for the storage driver."""
+    return (
         _image(ImageTarget.PROGRAMS, reporter) if options.demo or options.zonewise else None,
-        _image(ImageTarget.CSI, reporter) if with_driver else None,
+        _image(ImageTarget.CSI, reporter) if options.zonewise and options.ceph else None,
     )
+
+
+def _with_images_of_now(lab: Lab, reporter: ProgressReporter, progress: Progress) -> Lab:
+    """The lab, whose nodes have the images of sources that were changed since it started."""
+    image, csi_image = _images(lab.options, reporter)
+    if (image, csi_image) == (lab.image, lab.csi_image):
+        return lab
+    for made, loaded in ((image, lab.image), (csi_image, lab.csi_image)):
+        if made is not None and made != loaded:
+            progress(f"loading {made.name}")
+            nodes.load_image(lab, made.archive)
+    from zonewise.lab.demo import installed  # noqa: PLC0415 - the HTTP client again
+
+    processes.dismiss(lab.directory, installed.DASHBOARD, _DASHBOARD_GRACE_SECONDS)  # it runs the former sources
+    lab = msgspec.structs.replace(lab, image=image, csi_image=csi_image)
+    lab.save()
+    return lab
 
 
 def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
