@@ -13,6 +13,7 @@ from typing import Any
 
 from zonewise.api.names import ZONE
 from zonewise.errors import ZonewiseError
+from zonewise.install.apply import missing
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import Apply
@@ -222,6 +223,6 @@ def _has_volumes(lab: Lab) -> bool:
 async def _serves(client: Client, lab: Lab, names: Sequence[str]) -> bool:
     for name in names:
         deployment = await client.get(DEPLOYMENTS, name, NAMESPACE)
-        if deployment.get("status", {}).get("readyReplicas", 0) < deployment["spec"]["replicas"]:
+        if missing({"kind": DEPLOYMENTS.kind, **deployment}):
             return False
     return zone_answers.complete(await asyncio.to_thread(zone_answers.ask, lab, 1))
