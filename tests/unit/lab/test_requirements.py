@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 import pytest
@@ -33,6 +34,13 @@ LACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"read_only": ("/sys/fs/cgroup",)},
         ["to write to /sys/fs/cgroup, which is read-only: .* --privileged"],
     ),
+    "another file system than overlay": (
+        {"on_overlay": ("ZONEWISE_CACHE", "ZONEWISE_STATE")},
+        [
+            r"\$ZONEWISE_CACHE on another file system .* a volume",
+            r"\$ZONEWISE_STATE on another file system .* a volume",
+        ],
+    ),
     "packages": ({"missing_packages": ("iptables", "runc")}, ["apt-get install iptables runc"]),
     "root and cgroups": ({"is_root": False, "has_cgroups": False}, ["root", "cgroups"]),
 }
@@ -56,3 +64,26 @@ def test_capabilities_are_read_from_the_process_status() -> None:
 def test_file_systems_are_found_by_their_whole_name() -> None:
     assert requirements.has_filesystem("overlay", "nodev\tproc\n\text4\nnodev\toverlay\n")
     assert not requirements.has_filesystem("overlay", "nodev\toverlayfs\n")
+
+
+MOUNTINFO = """\
+21 1 0:20 / / rw - overlay overlay rw,lowerdir=/a
+22 21 0:21 / /dev/shm rw shared:3 - tmpfs tmpfs rw
+23 21 8:1 / /root/my\\040cache rw - ext4 /dev/vda rw
+24 21 8:2 / /data rw master:1 - ext4 /dev/vdb rw
+25 24 0:30 / /data rw - xfs /dev/vdc rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/root/.cache/zonewise", "overlay"),
+        ("/dev/shm", "tmpfs"),
+        ("/dev/shm2", "overlay"),
+        ("/root/my cache/zonewise", "ext4"),
+        ("/data/below/it", "xfs"),
+    ],
+)
+def test_file_system_of_a_path_is_that_of_the_nearest_and_last_mount(path: str, kind: str) -> None:
+    assert requirements.filesystem_of(PurePath(path), MOUNTINFO) == kind

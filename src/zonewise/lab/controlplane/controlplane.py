@@ -28,6 +28,7 @@ from zonewise.objects.stored import Stored
 READY_WITHIN_SECONDS = 120.0
 STOP_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_ETCD_BYTES = 512 << 20
 _RECORD = "control-plane.json"
 # Clients first, so that none of them spends its last second on retries. What they talked to gets no time: its data is
 # thrown away, and an API server would wait a minute for watchers that are gone without closing.
@@ -272,9 +273,18 @@ def remove(directory: Path) -> None:
 
 
 def data_directory(directory: Path) -> Path:
-    """Where etcd's data lives: in memory where there is such a place, under a name that follows from the directory's."""
+    """Where etcd's data lives: in memory where there is room, under a name that follows from the directory's.
+
+    Data that is there already stays where it is, however full the memory is by now.
+    """
     name = f"zonewise-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
-    return (paths.MEMORY if paths.MEMORY.is_dir() else directory) / name
+    in_memory, on_disk = paths.MEMORY / name, directory / name
+    return in_memory if in_memory.exists() or (not on_disk.exists() and _has_room(paths.MEMORY)) else on_disk
+
+
+def _has_room(memory: Path) -> bool:
+    """A container's has 64 MB if nobody asked for more, and etcd ends where it can't write."""
+    return memory.is_dir() and shutil.disk_usage(memory).free >= _ETCD_BYTES
 
 
 def _exchange(connection: http.client.HTTPSConnection, method: str, path: str, body: Any) -> Any:

@@ -5,8 +5,10 @@ Nodes are kubelet, containerd and runc in namespaces of the machine's kernel. Si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 _CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
@@ -27,6 +29,8 @@ class MachineFacts:
     """The file system, as a part of the kernel or as a module."""
     read_only: tuple[str, ...] = ()
     """Paths that nodes write to, and can't."""
+    on_overlay: tuple[str, ...] = ()
+    """Variables of the environment that name directories of the lab which are on the file system overlay."""
     missing_packages: tuple[str, ...] = ()
 
 
@@ -44,6 +48,11 @@ def lacks(facts: MachineFacts) -> Iterator[str]:
         yield "nodes need the file system overlay, which this kernel does not have: use one with CONFIG_OVERLAY_FS"
     for path in facts.read_only:
         yield f"nodes need to write to {path}, which is read-only: {_ELSEWHERE}"
+    for variable in facts.on_overlay:
+        yield (
+            f"nodes need ${variable} on another file system than overlay, on which containerd can't lay images: "
+            "in a container, set it to a directory of a volume"
+        )
     if facts.missing_packages:
         names = " ".join(facts.missing_packages)
         yield f"nodes need packages that are not installed: apt-get install {names}, or their like on your system"
@@ -58,3 +67,14 @@ def effective_capabilities(status: str) -> int:
 def has_filesystem(name: str, filesystems: str) -> bool:
     """From the text of /proc/filesystems."""
     return name in filesystems.split()
+
+
+def filesystem_of(path: PurePath, mountinfo: str) -> str:
+    """Type of the file system that an absolute path without links is on; see proc_pid_mountinfo(5). Of mounts on one point, the last."""
+    found, deepest = "", -1
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        point = PurePath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4]))
+        if path.is_relative_to(point) and len(point.parts) >= deepest:
+            found, deepest = after.split()[0], len(point.parts)
+    return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from zonewise.errors import UsageError
+from zonewise.lab import paths
 from zonewise.lab.decide import requirements
 from zonewise.lab.decide.requirements import MachineFacts
 from zonewise.lab.nodes import cgroups
@@ -48,8 +49,17 @@ def facts(missing_packages: Sequence[str] = ()) -> MachineFacts:
         has_cgroups=bool(hierarchies),
         has_overlay=_has_overlay(),
         read_only=tuple(str(path) for path in written if not os.access(path, os.W_OK)),
+        on_overlay=tuple(_on_overlay()),
         missing_packages=tuple(missing_packages),
     )
+
+
+def _on_overlay() -> Iterator[str]:
+    """Where containerd has its snapshots: of the store in the cache, and of each node."""
+    mountinfo = Path("/proc/self/mountinfo").read_text()
+    for variable, path in (("ZONEWISE_CACHE", paths.cache_root()), ("ZONEWISE_STATE", paths.state_root())):
+        if requirements.filesystem_of(path.resolve(), mountinfo) == _OVERLAY:
+            yield variable
 
 
 def _has_overlay() -> bool:
