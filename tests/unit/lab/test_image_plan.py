@@ -68,6 +68,13 @@ def test_suite_is_that_of_a_debian_machine(os_release: str, suite: str) -> None:
     assert image_plan.suite(os_release) == suite
 
 
+def test_every_archive_is_checked_with_the_keys_of_debian() -> None:
+    """Another system's apt does not trust them by itself."""
+    sources = [word for word in image_plan.bootstrap_arguments("bookworm") if word.startswith("deb ")]
+    assert [source.split()[3] for source in sources] == ["bookworm", "bookworm-updates", "bookworm-security"]
+    assert all(source.startswith(f"deb [signed-by={image_plan.KEYRING}] http") for source in sources)
+
+
 def test_build_pins_the_base_and_pulls_nothing() -> None:
     arguments = BuildArguments("localhost/base@sha256:1", "1.2.3", "/etc/ssl/authorities.crt")
     words = image_plan.build_arguments(ImageTarget.CSI, "localhost/zonewise-csi:1", arguments, Path("/context"))

@@ -5,16 +5,18 @@ Fast when all is installed. Without root it prints the command to run as root, a
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zonewise.errors import ZonewiseError
 from zonewise.lab.build import build, node_runtime, proxy_flows
 from zonewise.lab.build.binaries import DEFAULT_VERSION
+from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
 
 # Commands that the network, kube-proxy and the storage driver call, and the Debian package of each.
@@ -62,6 +64,8 @@ NODE_PACKAGES = {
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
 # Of container images (`container_images`).
 IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}
+IMAGE_FILES = {image_plan.KEYRING.removeprefix("/"): "debian-archive-keyring"}  # Ubuntu comes without
+_LOCK_SECONDS = 120  # an upgrade in the background may be at work
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
@@ -105,12 +109,24 @@ def prepare_nodes(reporter: ProgressReporter) -> None:
 
 
 def missing_for_nodes() -> list[str]:
-    return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES)})
+    return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES), *_missing_static()})
+
+
+def _missing_static() -> list[str]:
+    """A busybox that needs libraries is no content for an image."""
+    program = shutil.which("busybox", path=_SEARCHED)
+    return [NODE_PACKAGES["busybox"]] if program and not is_static(Path(program)) else []
+
+
+def is_static(program: Path) -> bool:
+    """Whether no dynamic linker is named, as it is near the start of a file that needs one; see elf(5), PT_INTERP."""
+    with program.open("rb") as file:
+        return re.search(rb"/ld-(linux|musl)", file.read(8192)) is None
 
 
 def prepare_images(reporter: ProgressReporter) -> None:
     """What only building container images needs, when one is first asked for."""
-    missing = missing_packages(IMAGE_PACKAGES)
+    missing = sorted({*missing_packages(IMAGE_PACKAGES), *missing_libraries(IMAGE_FILES)})
     if missing:
         install(missing, "container images", reporter)
 
@@ -124,18 +140,34 @@ def install(packages: list[str], purpose: str, reporter: ProgressReporter) -> No
         reporter.step(f"{purpose}: needs {', '.join(packages)}; with root: sudo {' '.join(command)}")
     else:
         reporter.step(f"installing {', '.join(packages)}")
-        if not (_apt(command) or (_apt(["apt-get", "update"]) and _apt(command))):
-            reporter.step(f"{purpose}: could not install them, and will not work; see `{' '.join(command)}`")
+        problem = _apt(command)
+        if problem:
+            problem = _apt(["apt-get", "update"]) or _apt(command)
+        if problem:
+            reporter.step(f"{purpose}: could not install them, and will not work: {problem}; see `{' '.join(command)}`")
 
 
-def _apt(command: list[str]) -> bool:
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return (
-        subprocess.run(
-            command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
+def _apt(command: Sequence[str]) -> str:
+    """Empty when it succeeded, otherwise the last line of what it printed."""
+    program, *arguments = command
+    done = subprocess.run(
+        [program, "-o", f"DPkg::Lock::Timeout={_LOCK_SECONDS}", *arguments],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
     )
+    return apt_problem(done.stdout) or f"it ended with {done.returncode}" if done.returncode else ""
+
+
+def apt_problem(output: str) -> str:
+    """Its last error, or else its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("E: ")]
+    return (errors or lines or [""])[-1]
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ PACKAGE: Final = "src/zonewise"
 DEFAULT_SUITE: Final = "bookworm"
 BASE_PACKAGES: Final = ("binutils", "ca-certificates", "python3", "python3-venv")
 """In the base, so that the build does not fetch them each time."""
+KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""Debian's keys, which apt of another system does not trust by itself. The same path is right inside the base, too."""
 _MIRROR, _SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 _HASH_LENGTH: Final = 12
 _SYSTEM: Final = ("/dev", "/etc", "/proc", "/sys", "/usr")
@@ -86,9 +88,9 @@ def suite(os_release: str) -> str:
 
 def bootstrap_arguments(release: str) -> list[str]:
     """Arguments of mmdebstrap but for the file that it writes."""
-    sources = [f"deb {_MIRROR} {release} main", f"deb {_MIRROR} {release}-updates main"]
-    included = f"--include={','.join(BASE_PACKAGES)}"
-    return ["--variant=minbase", included, release, "-", *sources, f"deb {_SECURITY} {release}-security main"]
+    archives = ((_MIRROR, release), (_MIRROR, f"{release}-updates"), (_SECURITY, f"{release}-security"))
+    sources = [f"deb [signed-by={KEYRING}] {mirror} {suite} main" for mirror, suite in archives]
+    return ["--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", release, "-", *sources]
 
 
 def bootstrap_hash(release: str) -> str:
