@@ -51,8 +51,10 @@ def _running(suffix: str, zones: int, nodes_per_zone: int) -> Iterator[Lab]:
     _remove_abandoned()
     name = f"{_PREFIX}{os.getpid()}{suffix}"
     options = LabOptions(zones=zone_names(zones), nodes_per_zone=nodes_per_zone, kube_proxy=True)
-    yield labs.up(name, options, lambda _step: None)
-    labs.down(name, lambda _step: None)
+    try:
+        yield labs.up(name, options, lambda _step: None)
+    finally:
+        labs.down(name, lambda _step: None)
 
 
 def _remove_abandoned() -> None:

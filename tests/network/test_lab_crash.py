@@ -20,7 +20,7 @@ from zonewise.lab import labs, processes, state, status
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.decide.addresses import link_of
-from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
+from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup, node_cgroup
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import cgroups, node_programs
 from zonewise.lab.state import Lab, LabOptions
@@ -76,40 +76,94 @@ def run_pod(directory: Path) -> None:
     until(lambda: plane.request("GET", "/api/v1/namespaces/default/pods/p")["status"]["phase"] == "Running")
 
 
-def node_units(directory: Path) -> list[int]:
-    return [unit.pid for unit in node_programs.units(directory, NODE)]
+def kill(*pids: int) -> None:
+    assert all(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
-def parent_of_node(directory: Path) -> list[int]:
-    process = processes.find(directory, node_programs.process_name(NODE))
-    assert process is not None
-    return [process.pid]
+def kill_units(directory: Path, *names: str) -> None:
+    kill(*(unit.pid for unit in node_programs.units(directory, NODE, names)))
 
 
-VICTIMS: dict[str, Callable[[Path], list[int]]] = {
-    "nothing": lambda _directory: [],
-    "containerd and kubelet": node_units,
-    "what started a node's first process": parent_of_node,
+def kill_recorded(directory: Path, *names: str) -> None:
+    found = [processes.find(directory, name) for name in names]
+    kill(*(process.pid for process in found if process is not None))
+
+
+def node_cgroups() -> list[Path]:
+    roots = (hierarchy.path / node_cgroup(NAME, NODE) for hierarchy in cgroups.known())
+    return [Path(directory) for root in roots for directory, _, _ in os.walk(root)]
+
+
+def kill_shims(_directory: Path) -> None:
+    """They are in no record, and no parent of theirs waits for them."""
+    pids = {int(pid) for cgroup in node_cgroups() for pid in (cgroup / "cgroup.procs").read_text().split()}
+    kill(*(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("containerd-shim")))
+
+
+def freeze_pods(_directory: Path) -> None:
+    """As a runc leaves them that is killed while it kills."""
+    for cgroup in node_cgroups():
+        for file, frozen in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1")):
+            if "kubepods" in cgroup.parts and (cgroup / file).exists():
+                (cgroup / file).write_text(frozen)
+
+
+def tear_record(directory: Path) -> None:
+    (directory / "lab.json").write_text("{")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "none": lambda _directory: None,
+    "containerd and kubelet killed": lambda directory: kill_units(directory, *node_programs.UNITS),
+    "kube-proxy killed": lambda directory: kill_units(directory, node_programs.KUBE_PROXY),
+    "shims killed": kill_shims,
+    "node's first process killed": lambda directory: kill(node_programs.first_process(directory, NODE)),
+    "what started it killed": lambda directory: kill_recorded(directory, node_programs.process_name(NODE)),
+    "etcd and API server killed": lambda directory: kill_recorded(directory, Program.ETCD, Program.APISERVER),
+    "containers frozen": freeze_pods,
+    "record torn": tear_record,
 }
 
 
-@pytest.mark.parametrize("victims", VICTIMS.values(), ids=VICTIMS)
-def test_down_after_a_kill_leaves_nothing_but_the_other_lab(
-    machine: Machine, small_lab: Lab, victims: Callable[[Path], list[int]]
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_down_of_a_damaged_lab_leaves_nothing_but_the_other_lab(
+    machine: Machine, small_lab: Lab, damage: Callable[[Path], None]
 ) -> None:
     directory = machine.state / "labs" / NAME
-    shown = json.loads(machine.run(*UP, "-o", "json"))
+    shown = json.loads(machine.run(*UP, "--kube-proxy", "-o", "json"))
     run_pod(directory)
     assert machine.mounts() != []
     assert machine.cgroups() != []
     assert {link_of(shown["slot"]), link_of(small_lab.slot)} <= links()
-    for pid in victims(directory):
-        os.kill(pid, signal.SIGKILL)
+    damage(directory)
     machine.run("down", "--name", NAME)
     machine.assert_untouched()
     assert link_of(shown["slot"]) not in links()
     assert status.of(small_lab).health is LabHealth.READY
     assert namespaces.of_lab(small_lab.name)
+
+
+HALFWAY: dict[str, Callable[[Path], bool]] = {
+    "at once": lambda _directory: True,
+    "its namespaces are gone": lambda _directory: not namespaces.of_lab(NAME),
+    "its cgroups are gone": lambda directory: not cgroups_made(directory),
+    "its record is gone": lambda directory: not (directory / "lab.json").exists(),
+    "its directory is gone": lambda directory: not directory.exists(),
+}
+
+
+@pytest.mark.parametrize("moment", HALFWAY.values(), ids=HALFWAY)
+def test_second_down_finishes_one_that_was_killed(machine: Machine, moment: Callable[[Path], bool]) -> None:
+    directory = machine.state / "labs" / NAME
+    machine.run(*UP)
+    with machine.start("down", "--name", NAME) as down:
+        until(lambda: moment(directory) or down.poll() is not None)
+        down.kill()
+        down.communicate()
+    machine.run("down", "--name", NAME)
+    machine.assert_untouched()
 
 
 def test_tool_that_outlives_a_killed_up_does_nothing(machine: Machine, tmp_path: Path) -> None:

@@ -11,20 +11,23 @@ import time
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.docs.commands import Block, blocks, pages
+from support.lab import footprint
+from support.lab.machine import until
 from support.lab.written_lines import VOLUMES, WrittenLines
 from support.process import scrape, wait_for
-from zonewise.lab import labs, processes, state
+from zonewise.lab import labs, processes, slots, state
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
 from zonewise.lab.demo import installed, zone_answers
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, loop_devices, node_programs, nodes
+from zonewise.lab.nodes import cgroups, node_programs, nodes
 from zonewise.lab.state import Lab, LabOptions
 
 pytestmark = [pytest.mark.xdist_group("tour"), pytest.mark.timeout(1200)]
@@ -44,14 +47,22 @@ TOUR = dict(zip(STEPS, (block.commands for block in blocks("README.md", "run")),
 DOCS = [block for page in pages() if page != "README.md" for block in blocks(page, "run")]
 
 
-@pytest.fixture(scope="module")
-def dead_devices() -> set[str]:
-    """Of others, before the lab."""
-    return set(loop_devices.without_path(Path("/sys/block")))
+@dataclass(frozen=True)
+class Before:
+    """The machine before the lab."""
+
+    dead_devices: set[str]
+    orphans: set[str]
+    settings: dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def tour(dead_devices: set[str]) -> Iterator[Lab]:
+def before() -> Before:
+    return Before(footprint.dead_loop_devices(), footprint.orphans(), footprint.settings())
+
+
+@pytest.fixture(scope="module")
+def tour(before: Before) -> Iterator[Lab]:
     """The lab of `make up` with Ceph, under its own name."""
     name = f"test-{os.getpid()}-tour"
     options = LabOptions(
@@ -284,15 +295,19 @@ def rules(lab: Lab) -> str:
     return "".join(namespaces.run(namespaces.command(node.namespace, ["nft", "list", "tables"])) for node in lab_nodes)
 
 
-def test_down_leaves_nothing(tour: Lab, dead_devices: set[str]) -> None:
+def test_down_leaves_nothing(tour: Lab, before: Before) -> None:
     started = [*processes.recorded(tour.directory)]
-    inside = namespaces.pids_in(namespaces.of_lab(tour.name))
-    assert inside
+    assert namespaces.pids_in(namespaces.of_lab(tour.name))
     assert "dashboard" in {process.name for process in started}
     labs.down(tour.name, lambda _step: None)
     assert not any(process.running for process in started)
+    assert list(footprint.processes([tour.name])) == []
+    assert footprint.mounts([tour.name], tour.directory) == []
     assert namespaces.of_lab(tour.name) == []
     assert not any((hierarchy.path / lab_cgroup(tour.name)).exists() for hierarchy in cgroups.known())
-    assert set(loop_devices.without_path(Path("/sys/block"))) <= dead_devices
+    assert footprint.orphans() <= before.orphans
+    assert footprint.settings() == before.settings
     assert state.find(tour.name) is None
     assert not tour.directory.exists()
+    assert slots.held(tour.directory) is None
+    until(lambda: footprint.dead_loop_devices() <= before.dead_devices)

@@ -1,7 +1,8 @@
 """What a test run leaves behind: found by the run's id, which every process that it starts has in its environment.
 
 `LeftoverCheck` runs in pytest's own process, once all workers have ended. It stops what the workers shared, fails the
-run if anything else is still there, and ends that. For a run that was killed, a reaper does so: a process in a session of its own that waits for the
+run if anything else is still there, and ends that; also if labs that are gone left a namespace, a cgroup or a link, or if the
+kernel has other settings than before. For a run that was killed, a reaper does so: a process in a session of its own that waits for the
 end of pytest. Other runs have other ids.
 """
 
@@ -19,7 +20,7 @@ from typing import Final
 
 import pytest
 
-from support.lab import shared_cluster
+from support.lab import footprint, shared_cluster
 
 RUN_ID: Final = "PYTEST_XDIST_TESTRUNUID"
 """xdist gives it to its workers."""
@@ -31,6 +32,7 @@ _ENDS_WITH_PYTEST: Final = ("multiprocessing.forkserver", "multiprocessing.resou
 class LeftoverCheck:
     def __init__(self, config: pytest.Config) -> None:
         """A run within a test of another run has an id of its own."""
+        self._orphans, self._settings = footprint.orphans(), footprint.settings()
         self._run = uuid.uuid4().hex
         config.option.testrunuid = os.environ[RUN_ID] = self._run
         os.environ[_PYTEST_PID] = str(os.getpid())
@@ -44,9 +46,18 @@ class LeftoverCheck:
             shared_cluster.remove(self._run)
         left = [] if interrupted else _left_in_the_end(self._run)
         end(self._run)
+        changed = [] if interrupted else self._changed()
         if left:
             print("\nleft behind by the tests, and ended now:", *left, sep="\n  ")
+        if changed:
+            print("\nleft on the machine by a lab that is gone:", *changed, sep="\n  ")
+        if left or changed:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _changed(self) -> list[str]:
+        settings = footprint.settings()
+        names = (name for name, before in self._settings.items() if settings.get(name) != before)
+        return [*sorted(footprint.orphans() - self._orphans), *(f"{name} = {settings.get(name)}" for name in names)]
 
 
 def _left_in_the_end(run: str) -> list[str]:

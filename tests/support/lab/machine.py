@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from support.lab import footprint
 from zonewise.lab import slots
 from zonewise.lab.controlplane import controlplane
 from zonewise.lab.decide.cgroup_hierarchies import lab_cgroup
@@ -27,6 +28,9 @@ class Machine:
         self.state = state
         self.environ = {**os.environ, "ZONEWISE_STATE": str(state)}
         self.names: set[str] = set()
+        self._settings = footprint.settings()
+        self._orphans = footprint.orphans()
+        self._dead_devices = footprint.dead_loop_devices()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         self.names |= {name for flag, name in itertools.pairwise(arguments) if flag == "--name"}
@@ -78,30 +82,24 @@ class Machine:
         return [root for root in roots if root.exists()]
 
     def mounts(self) -> list[str]:
-        """In any mount namespace of a process that can be seen."""
-        lines = {line for path in Path("/proc").glob("[0-9]*/mountinfo") for line in _lines(path)}
-        return sorted(line for line in lines if str(self.state) in line)
+        return footprint.mounts(self.names, self.state)
 
-    def loop_devices(self) -> list[str]:
-        files = (line for path in Path("/sys/block").glob("loop*/loop/backing_file") for line in _lines(path))
-        return [file for file in files if str(self.state) in file]
+    def dead_devices(self) -> set[str]:
+        """Loop devices of ended nodes, new since the test began; those of other labs go soon."""
+        return footprint.dead_loop_devices() - self._dead_devices
 
     def assert_untouched(self) -> None:
         assert self.processes() == []
+        assert list(footprint.processes(self.names)) == []
         assert not self.state.exists()
         assert self.claims() == []
         assert self.data() == []
         assert [namespace for name in self.names for namespace in namespaces.of_lab(name)] == []
         assert self.cgroups() == []
         assert self.mounts() == []
-        assert self.loop_devices() == []
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # it has ended
-        return []
+        assert footprint.orphans() - self._orphans == set()
+        assert footprint.settings() == self._settings
+        until(lambda: not self.dead_devices())
 
 
 def until(holds: Callable[[], object]) -> None:
