@@ -57,10 +57,16 @@ def dead_loop_devices() -> set[str]:
 
 def orphans() -> set[str]:
     """Network namespaces, cgroups and links of labs that hold no slot."""
+    before = _holders()
     made = set(_made())
-    owners = {owner.name for owner in slots.owners()}
-    held = {link_of(int(link.name)) for link in slots.default_registry().iterdir()}
-    return {what for what, owner in made if owner not in owners and owner not in held}
+    holders = before | _holders()  # labs start and end meanwhile
+    return {what for what, owner in made if owner not in holders}
+
+
+def _holders() -> set[str]:
+    """Names of labs that hold a slot, and of their links."""
+    names = {owner.name for owner in slots.owners()}
+    return names | {link_of(int(link.name)) for link in slots.default_registry().iterdir()}
 
 
 def _made() -> Iterator[tuple[str, str]]:
