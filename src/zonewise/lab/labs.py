@@ -348,7 +348,7 @@ def _remove_nodes(name: str) -> None:
 
 
 def _may_have_nodes(name: str) -> bool:
-    """Without a record, as after a crash, all that bears the name is the lab's, unless a lab of another directory has that name."""
+    """Without a record, as after a crash, all that bears the name is the lab's, unless another directory's lab has it."""
     lab = state.find(name)
     return lab.options.has_nodes if lab is not None else not _namesakes(name, state.directory_of(name))
 

@@ -1,7 +1,7 @@
 """What labs leave on a machine outside their directories: found by the names of labs, whatever their records say.
 
-Other labs come and go meanwhile. So only what bears given names is listed, or what belongs to no lab at all: a lab claims its slot
-before it makes anything, and releases it last.
+Other labs come and go meanwhile. So only what bears given names is listed, or what belongs to no lab at all: a lab
+claims its slot before it makes anything, and releases it last.
 """
 
 from __future__ import annotations

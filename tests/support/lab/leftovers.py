@@ -1,9 +1,9 @@
 """What a test run leaves behind: found by the run's id, which every process that it starts has in its environment.
 
 `LeftoverCheck` runs in pytest's own process, once all workers have ended. It stops what the workers shared, fails the
-run if anything else is still there, and ends that; also if labs that are gone left a namespace, a cgroup or a link, or if the
-kernel has other settings than before. For a run that was killed, a reaper does so: a process in a session of its own that waits for the
-end of pytest. Other runs have other ids.
+run if anything else is still there, and ends that; also if labs that are gone left a namespace, a cgroup or a link, or
+if the kernel has other settings than before. For a run that was killed, a reaper does so: a process in a session of its
+own that waits for the end of pytest. Other runs have other ids.
 """
 
 from __future__ import annotations

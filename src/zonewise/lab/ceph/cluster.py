@@ -182,7 +182,10 @@ def start(
     address: str = "127.0.0.1",
     port: int = 0,
 ) -> LabCeph:
-    """A new cluster, which serves on return; its monitor at `port`, or at a free one. After a failure only its logs remain."""
+    """A new cluster, which serves on return; its monitor at `port`, or at a free one.
+
+    After a failure only its logs remain.
+    """
     missing = missing_commands()
     if missing:
         raise CephError(f"{', '.join(missing)} not found: install Ceph with `zonewise lab setup`, as root")

@@ -23,7 +23,7 @@ KERNEL_SETTINGS: Final = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""What a kubelet writes below /proc/sys unless it is there already (setupKernelTunables); all of them are the whole machine's."""
+"""What a kubelet writes below /proc/sys unless it is there (setupKernelTunables). All of them are the whole machine's."""
 
 
 def node_user(node: str) -> tuple[str, tuple[str, ...]]:

@@ -70,7 +70,10 @@ def has_filesystem(name: str, filesystems: str) -> bool:
 
 
 def filesystem_of(path: PurePath, mountinfo: str) -> str:
-    """Type of the file system that an absolute path without links is on; see proc_pid_mountinfo(5). Of mounts on one point, the last."""
+    """Type of the file system that an absolute path without links is on; see proc_pid_mountinfo(5).
+
+    Of several mounts on one point the last counts.
+    """
     found, deepest = "", -1
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")

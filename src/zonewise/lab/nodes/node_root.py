@@ -73,7 +73,7 @@ def _make_own(root: Path, directory: Path, etc: dict[str, str]) -> None:
 
 
 def _hide_settings(root: Path) -> None:
-    """Of the machine's kernel: the kubelet finds the values that it wants in files of the node, and sets none for the machine."""
+    """Of the machine's kernel: the kubelet finds the values that it wants in files of the node, and sets none."""
     for name, value in KERNEL_SETTINGS.items():
         setting, file = root / "proc/sys" / name, root / ".sysctl" / name
         if setting.exists():
