@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 def read(path: Path, type_: type[T], dec_hook: Callable[[type, Any], Any] | None = None) -> T | None:
-    """None if there is no such file, or it is torn: then it is renamed. Raises NewerError."""
+    """None if there is no such file, or it is torn or a directory: then it is renamed. Raises NewerError, and OSError."""
     try:
         return stored.read(path.read_bytes(), type_, str(path), dec_hook)
     except FileNotFoundError:
         return None
-    except stored.TornError as error:
+    except (stored.TornError, IsADirectoryError) as error:
         aside = path.with_name(f"{path.name}{TORN}{time.time_ns()}")
         path.rename(aside)
         _log.warning("torn file set aside", problem=str(error), renamed=aside.name)

@@ -109,9 +109,10 @@ def show() -> Iterator[Show]:
         serving: list[Any] = []
 
         async def start(state: LiveState, snapshot: Snapshot) -> str:
-            serving.append(serve(DashboardServer(state, lambda: snapshot, LoopbackAuthenticator()).application()))
+            server = DashboardServer(state, lambda: snapshot, LoopbackAuthenticator())
+            serving.append(serve(server.application()))
             runner = await serving[-1].__aenter__()
-            return f"http://127.0.0.1:{await listen(runner, 'the test', '127.0.0.1', 0, None)}/"
+            return f"http://127.0.0.1:{await listen(runner, server.connections, '127.0.0.1', 0, None)}/"
 
         def show_objects(objects: Callable[[], list[dict[str, Any]]]) -> PageServer:
             if objects not in shown:

@@ -101,6 +101,9 @@ def started(run: shared_cluster.Run, folder: Path, *manifests: str) -> Iterator[
     deployed = Deployed(plane, folder)
     for manifest in manifests:
         deployed.apply(manifest)
+        for document in documents(manifest):
+            if document["kind"].endswith("WebhookConfiguration"):
+                deployed.apply_as_install(document)
     create_objects(deployed, manifests)
     yield Site(deployed)
     run.remove(plane)

@@ -81,7 +81,7 @@ async def test_unknown_path_returns_404(base: str) -> None:
 async def test_address_in_use_is_a_one_line_error(state: Health) -> None:
     async with health.serve(state, "127.0.0.1") as port:
         with pytest.raises(
-            ZonewiseError, match=f"'127.0.0.1', {port}.*: address already in use; choose a free address"
+            ZonewiseError, match=f"Address already in use .*'127.0.0.1', {port}.*; choose a free address"
         ):
             async with health.serve(Health(), "127.0.0.1", port):
                 pass

@@ -99,6 +99,19 @@ def test_install_changes_nothing_if_a_name_is_taken(site: Site) -> None:
     site.kubectl("delete", f"namespace/{SYSTEM}", "clusterrole/zonewise-proxy")
 
 
+def test_uninstall_leaves_a_foreign_account_that_a_binding_of_ours_names(site: Site) -> None:
+    """The binding of the readers of metrics names the dashboard's account, whether there is a dashboard or not."""
+    site.run_ok("install", "--only", "disruption")
+    site.kubectl("-n", SYSTEM, "create", "serviceaccount", "zonewise-dashboard")
+    bindings = json.loads(site.kubectl("get", "clusterrolebinding", "-o", "json"))["items"]
+    assert "zonewise-dashboard" in [subject["name"] for item in bindings for subject in item.get("subjects", ())]
+    planned = json.loads(site.run("uninstall", "--dry-run", "-o", "json").stdout)["outcomes"]
+    (found,) = [outcome for outcome in planned if outcome["name"] == "serviceaccount/zonewise-dashboard"]
+    assert (found["change"], found["why"]) == ("left behind", "`zonewise install` did not make it")
+    site.kubectl("-n", SYSTEM, "delete", "serviceaccount", "zonewise-dashboard")
+    site.run_ok("uninstall", "--yes", "--purge")
+
+
 def test_budgets_and_users_objects_stay_without_purge(site: Site) -> None:
     """The CSI driver's configuration is the user's: `zonewise install` has no part in it."""
     site.run_ok("install", "--only", "slices,disruption")

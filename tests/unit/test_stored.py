@@ -155,6 +155,34 @@ def test_torn_and_newer_stage_records_do_not_stop_the_others(tmp_path: Path) -> 
         assert (aside.name.startswith("stage.json.torn-"), aside.read_bytes()) == (True, TORN[name](good))
 
 
+def test_record_that_is_a_directory_is_set_aside(tmp_path: Path) -> None:
+    stage(tmp_path, VOLUME, (RECORDED / "stage.json").read_bytes())
+    bad = StageRecords(tmp_path).directory("bad") / "stage.json"
+    (bad / "inside").mkdir(parents=True)
+    with structlog.testing.capture_logs() as lines:
+        assert [record.volume for record in StageRecords(tmp_path).all()] == [VOLUME]
+    (aside,) = bad.parent.iterdir()
+    assert aside.name.startswith("stage.json.torn-")
+    assert [line["renamed"] for line in lines] == [aside.name]
+    assert StageRecords(tmp_path).is_torn("bad")
+    StageRecords(tmp_path).drop("bad")
+    assert not bad.parent.exists()
+
+
+def test_record_that_the_disk_does_not_give_stops_only_its_volume(tmp_path: Path) -> None:
+    stage(tmp_path, VOLUME, (RECORDED / "stage.json").read_bytes())
+    bad = StageRecords(tmp_path).directory("bad") / "stage.json"
+    bad.parent.mkdir()
+    bad.symlink_to("/proc/self/mem")  # whose first bytes nothing can read: EIO
+    with structlog.testing.capture_logs() as lines:
+        assert [record.volume for record in StageRecords(tmp_path).all()] == [VOLUME]
+    assert [line["problem"] for line in lines] == [f"{bad}: Input/output error"]
+    with pytest.raises(CsiError, match=r"volume bad: .*stage\.json can't be read: Input/output error") as refused:
+        StageRecords(tmp_path).get("bad")
+    assert refused.value.code is GrpcCode.FAILED_PRECONDITION
+    assert bad.is_symlink()
+
+
 def test_calls_for_a_volume_of_a_newer_record_are_refused(tmp_path: Path) -> None:
     path = stage(tmp_path, VOLUME, newer("stage.json"))
     with pytest.raises(CsiError, match=f"volume {VOLUME}.*version 2") as refused:

@@ -115,7 +115,7 @@ async def _serve(server: DashboardServer, settings: DashboardConfig, say: Say) -
             await certificate.load()
             group.create_task(certificate.run(), name="certificate")
             context = certificate.context
-        port = await listen(runner, "the dashboard", settings.address, settings.port, context)
+        port = await listen(runner, server.connections, settings.address, settings.port, context)
         host = f"[{settings.address}]" if ":" in settings.address else settings.address
         say(f"http{'s' if context else ''}://{host}:{port}/")
         await asyncio.Event().wait()

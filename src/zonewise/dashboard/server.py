@@ -23,7 +23,9 @@ from zonewise.dashboard.auth import COOKIE, Authenticator, TokenReviewAuthentica
 from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer_question
 from zonewise.dashboard.live_state import LiveState
 from zonewise.errors import ZonewiseError
+from zonewise.kube.decide.connection_pool import IDLE_SECONDS
 from zonewise.kube.decide.token_verdicts import TokenVerdict
+from zonewise.kube.server.connections import Connections
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.simulator.decide.results import ResultTable
@@ -86,6 +88,7 @@ class DashboardServer:
         self._state = state
         self._snapshot = snapshot
         self._authenticator = authenticator
+        self.connections = Connections("the dashboard")
         self._hints = hints
         self._dump = file
         self._files = page_files()
@@ -95,7 +98,9 @@ class DashboardServer:
         self._simulated: tuple[float, ResultTable] | None = None
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[_secured], client_max_size=MAX_BODY_BYTES)
+        application = web.Application(
+            middlewares=[self.connections.middleware(), _secured], client_max_size=MAX_BODY_BYTES
+        )
         application.add_routes(
             [
                 web.get("/", self._page),
@@ -113,7 +118,10 @@ class DashboardServer:
     def _authorized(self, handler: Handler) -> Handler:
         async def authorized(request: web.Request) -> web.StreamResponse:
             verdict = await self._authenticator.authorize(request)
-            return _refused(verdict) if verdict.refusal else await handler(request)
+            if verdict.refusal:
+                return _refused(verdict)
+            self.connections.prove(request)
+            return await handler(request)
 
         return authorized
 
@@ -241,7 +249,7 @@ def _add_headers(headers: Mapping[str, str]) -> None:
 
 @asynccontextmanager
 async def serve(application: web.Application) -> AsyncIterator[web.AppRunner]:
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application, access_log=None, keepalive_timeout=IDLE_SECONDS, shutdown_timeout=1.0)
     await runner.setup()
     try:
         yield runner

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zonewise import log
 from zonewise.errors import ZonewiseError
+from zonewise.kube.server.connections import Connections
 from zonewise.kube.server.listening import listen
 from zonewise.objects import Key
 
@@ -54,12 +55,13 @@ class HealthCheckServer:
         from aiohttp import web  # noqa: PLC0415 - few clusters use such ports
 
         service = self._ports[port].service
-        application = web.Application()
+        connections = Connections(f"health checks of Service {service}")
+        application = web.Application(middlewares=[connections.middleware()])
         application.router.add_get("/{path:.*}", self._handler(port))
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await listen(runner, f"health checks of Service {service}", None, port, None)
+            await listen(runner, connections, None, port, None)
         except (OSError, ZonewiseError) as error:
             if port not in self._in_use:
                 _log.warning("health-check port unavailable", service=str(service), port=port, error=str(error))

@@ -72,6 +72,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self._zone = ""
         self._every_group = False
         self._cluster: RoutingNodes | None = None
+        self._pod_ranges: tuple[str, ...] | None = None
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
         self.on_topology: Callable[[], None] = lambda: None
@@ -93,6 +94,12 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         if self._cluster is None:
             self._cluster = RoutingNodes.of(self.nodes)
         return NodeLocation(self.node_name, self._cluster, self._draining)
+
+    def pod_ranges(self) -> tuple[str, ...]:
+        """Of all nodes."""
+        if self._pod_ranges is None:
+            self._pod_ranges = tuple(text for node in self.nodes for text in node.spec.pod_cidrs)
+        return self._pod_ranges
 
     def slices_of(self, service: Key) -> list[EndpointSlice]:
         grouped = self.slices_in(self._grouped, service) if self._grouped is not None else []
@@ -162,7 +169,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self.on_topology()
 
     def _node_changed(self, change: Change[Node]) -> None:
-        self._cluster = None
+        self._cluster = self._pod_ranges = None
         self.on_topology()
         if change.key.name == self.node_name:
             self.on_node()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from zonewise import log
 from zonewise.errors import ZonewiseError
 from zonewise.kube.server import metrics_server
-from zonewise.kube.server.listening import LazyHttpServer, listen_for
+from zonewise.kube.server.listening import LazyHttpServer, Listener, listen_for
 from zonewise.proxy.decide.node_health import NodeHealth
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def serve(health: Callable[[datetime], NodeHealth]) -> None:
 
 
 async def _listening(answer: Answer, host: str | None, port: int) -> None:
-    server = LazyHttpServer(answer)
+    server = LazyHttpServer("kube-proxy's pages", answer)
     listener = await _free_listener(server, host, port)
     _log.info("pages of kube-proxy served", port=port)
     try:
@@ -50,11 +50,11 @@ async def _listening(answer: Answer, host: str | None, port: int) -> None:
         await server.close()
 
 
-async def _free_listener(server: LazyHttpServer, host: str | None, port: int) -> asyncio.Server:
+async def _free_listener(server: LazyHttpServer, host: str | None, port: int) -> Listener:
     logged = False
     while True:
         try:
-            return await listen_for(server.connection, "kube-proxy's pages", host, port, None)
+            return await listen_for(server, host, port, None)
         except ZonewiseError as error:
             if not logged:
                 advice = "tried again until it is free, or leave the pages out with --no-kube-proxy-pages"

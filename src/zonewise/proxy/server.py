@@ -232,6 +232,7 @@ class Proxy:
         location = self._informers.location()
         self._rules.limits = address_limits(
             self._service_cidrs.cidrs,
+            self._informers.pod_ranges(),
             all_services=self._config.all_services,
             ignore_external_ips=self._config.ignore_external_ips,
         )

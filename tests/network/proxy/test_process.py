@@ -166,6 +166,15 @@ async def test_external_ip_takes_no_cluster_ip_from_kube_proxy(
     assert _answering(proxy.namespace, victim, backends) == set(HOMES)
 
 
+async def test_external_ip_takes_no_traffic_of_a_pod(pods: Pods, backends: dict[str, str], proxy: RunningProxy) -> None:
+    """Nothing listens on the pod's port 80, so an answer from there is a thief's."""
+    victim = next(address for address, name in backends.items() if name == "far")
+    thief = await _service(pods, "thief", externalIPs=[victim])
+    await eventually(_async(lambda: proxy.logged(f"external address {victim}")), "the claim is refused")
+    await wait_served(proxy.namespace, thief["spec"]["clusterIP"], 80, "the Service itself")
+    assert _answering(proxy.namespace, victim, backends) == {"refused"}
+
+
 async def _until_rejected(proxy: RunningProxy, address: str) -> None:
     async def check() -> bool:
         return _answering(proxy.namespace, address, {}, count=1) == {"refused"}

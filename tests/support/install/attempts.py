@@ -209,6 +209,8 @@ def certificates(account: str, configuration: str, path: str) -> tuple[list[Atte
         Attempt("matchConditions", configuration, at(f"{first}/matchConditions", NEVER, "add"), JSON),
         Attempt("its name", configuration, at(f"{first}/name", "other.zonewise.dev"), JSON),
         Attempt("no webhook", configuration, {"webhooks": []}),
+        Attempt("the record of who applied it", configuration, metadata(managedFields=[{}])),
+        Attempt("that record beside caBundle", configuration, bundle + at("/metadata/managedFields", [{}]), JSON),
         Attempt("no list", configuration, {"webhooks": None}),
         Attempt("another Service", configuration, at(f"{service}/name", "thief"), JSON),
         Attempt("another namespace", configuration, at(f"{service}/namespace", "shop"), JSON),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from zonewise.api.names import INSTALL_FIELD_MANAGER
 from zonewise.kube.client.client import Client
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
@@ -114,9 +115,16 @@ class Deployed:
     folder: Path
 
     def apply(self, name: str) -> None:
-        kubectl = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
-        command = [*kubectl, "apply", "-f", str(MANIFESTS / name)]
-        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        self._kubectl("apply", "-f", str(MANIFESTS / name))
+
+    def apply_as_install(self, document: dict[str, Any]) -> None:
+        """Server-side, so that the API server's record says that an install made it."""
+        options = ("--server-side", f"--field-manager={INSTALL_FIELD_MANAGER}")
+        self._kubectl("apply", *options, "-f", "-", stdin=json.dumps(document))
+
+    def _kubectl(self, *arguments: str, stdin: str = "") -> None:
+        command = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig), *arguments]
+        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, input=stdin)
         assert result.returncode == 0, result.stderr
 
     async def kubeconfig(self, client: Client, account: str, namespace: str = SYSTEM) -> Path:

@@ -14,6 +14,7 @@ from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Scraper, internal_addresses
 from zonewise.dashboard.server import serve
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
+from zonewise.kube.server.connections import Connections
 from zonewise.kube.server.listening import listen
 from zonewise.objects import Key, Node
 
@@ -71,7 +72,7 @@ async def test_long_replies_are_read_completely() -> None:
     application.add_routes([web.get("/metrics", metrics)])
     state = LiveState({})
     async with serve(application) as runner:
-        port = await listen(runner, "a proxy", "127.0.0.1", 0, None)
+        port = await listen(runner, Connections("a proxy"), "127.0.0.1", 0, None)
         scraping = asyncio.create_task(Scraper(nodes("127.0.0.1", "127.0.0.9"), port, state, 0.01).run())
         await eventually(lambda: any(f"shop/s{LINES - 1}" in sample.services for sample in state.history.recent))
         scraping.cancel()

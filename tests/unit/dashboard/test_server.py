@@ -16,9 +16,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from support.dashboard.cluster import node, service, slice_of
 from zonewise.dashboard import from_dump
+from zonewise.dashboard import server as dashboard_server
 from zonewise.dashboard.auth import LoopbackAuthenticator
 from zonewise.dashboard.live_state import LiveState
-from zonewise.dashboard.server import DashboardServer
+from zonewise.dashboard.server import DashboardServer, serve
+from zonewise.kube.decide import connection_pool
+from zonewise.kube.server.listening import listen
 from zonewise.planning.snapshot import ServiceSnapshot
 from zonewise.routing import HintsForm
 
@@ -56,6 +59,25 @@ async def test_a_what_if_request_does_not_wait_for_a_simulation() -> None:
         finally:
             BlockedServices.released.set()
         assert (await simulated).status == 200
+
+
+async def test_streams_of_viewers_outlive_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_REQUEST_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(connection_pool, name, 0.5)
+    monkeypatch.setattr(dashboard_server, "KEEP_ALIVE_SECONDS", 3.0)  # longer than others may be silent
+    server = DashboardServer(LiveState({}), lambda: pytest.fail("no snapshot is read"), LoopbackAuthenticator())
+    async with serve(server.application()) as runner:
+        port = await listen(runner, server.connections, "127.0.0.1", 0, None)
+        viewer, idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        viewer[1].write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b"200" in await viewer[0].readline()
+            assert await idle[0].read() == b""
+            await viewer[0].readuntil(b"keep-alive\n")
+            await viewer[0].readuntil(b"keep-alive\n")
+        for _, writer in (viewer, idle):
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize("log_format", ["human", "json"])

@@ -54,10 +54,18 @@ def test_adopt_takes_only_what_has_our_label() -> None:
     assert why_foreign(live(KUBECTL, labels=OURS), "elsewhere", adopt=True)
 
 
-@pytest.mark.parametrize(("manager", "foreign"), [(INSTALLED, False), (KUBECTL, True)])
-def test_account_without_a_record_follows_its_binding(manager: tuple[str, str], foreign: bool) -> None:
+@pytest.mark.parametrize(
+    ("manager", "labels", "foreign"),
+    [
+        pytest.param(INSTALLED, {}, False, id="of 0.1"),
+        pytest.param(INSTALLED, OURS, True, id="of this release, whose accounts have a record"),
+        pytest.param(KUBECTL, {}, True, id="of kubectl"),
+    ],
+)
+def test_account_without_a_record_follows_its_binding(manager: tuple[str, str], labels: Json, foreign: bool) -> None:
     subjects = [{"kind": "ServiceAccount", "name": "it", "namespace": "here"}]
-    account, binding = live(kind="ServiceAccount"), live(manager, kind="ClusterRoleBinding", subjects=subjects)
+    account = live(kind="ServiceAccount")
+    binding = live(manager, kind="ClusterRoleBinding", labels=labels, subjects=subjects)
     first, _ = with_ownership([({}, account), ({}, binding)], "here")
     assert bool(first.foreign) == foreign
 

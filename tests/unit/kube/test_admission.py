@@ -201,7 +201,7 @@ async def test_truncated_body_is_counted() -> None:
 async def test_port_in_use_is_a_one_line_error() -> None:
     async with serving() as fixture:
         with pytest.raises(
-            ZonewiseError, match=r"^admission: .*address already in use; choose a free address and port$"
+            ZonewiseError, match=r"^admission: Address already in use .*; choose a free address and port$"
         ):
             await AdmissionServer([], fixture.context, KEY.__eq__, host=HOST, port=fixture.server.port).__aenter__()
 

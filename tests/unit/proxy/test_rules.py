@@ -135,6 +135,12 @@ def test_addresses_are_split_by_family() -> None:
             ("5.6.7.8",),
             id="cluster IPs of other Services",
         ),
+        pytest.param(
+            address_limits(("10.97.0.0/16",), ("1.2.2.0/24", "1.2.3.0/24", "5.6.7.0/24", "fd00::/64", "none")),
+            ("10.96.0.7",),
+            ("10.96.0.8", "5.6.7.8"),
+            id="pods, but controllers choose load balancer addresses",
+        ),
         pytest.param(address_limits((), ignore_external_ips=True), (), ("10.96.0.8", "5.6.7.8"), id="no external IPs"),
         pytest.param(address_limits(()), (), ("10.96.0.8", "5.6.7.8"), id="unknown service ranges"),
         pytest.param(

@@ -2,8 +2,9 @@
 
 A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the
 actual state. On a full disk nothing new is recorded, and so nothing is staged or published; what is recorded stays.
-A record of a newer release is left alone, with its volume. A torn one is renamed, and its volume counts as not recorded:
-what is mounted stays so, staging it again writes a new record, and unstaging it asks the kernel.
+A record of a newer release, or one that the disk does not give, is left alone, with its volume. A torn one is renamed,
+and its volume counts as not recorded: what is mounted stays so, staging it again writes a new record, and unstaging it
+asks the kernel.
 """
 
 from __future__ import annotations
@@ -63,11 +64,14 @@ class StageRecords:
         return self.root / hashlib.sha256(volume.encode()).hexdigest()[:32]
 
     def get(self, volume: str) -> StageRecord | None:
-        """None if there is none, or it is torn. Raises FAILED_PRECONDITION for one of a newer release."""
+        """None if there is none, or it is torn. Raises FAILED_PRECONDITION for one of a newer release or unreadable."""
         try:
             return stored_file.read(self.directory(volume) / _RECORD, StageRecord)
         except stored.NewerError as error:
             raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {volume}: {error}") from error
+        except OSError as error:
+            problem = f"its stage record {self.directory(volume) / _RECORD} can't be read: {error.strerror}"
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {volume}: {problem}; repair or remove it") from error
 
     def is_torn(self, volume: str) -> bool:
         """Whether the volume had a record that could not be read, and has no other since."""
@@ -101,6 +105,8 @@ class StageRecords:
                 record = stored_file.read(path, StageRecord)
             except stored.NewerError as error:
                 log.warn_once(_log, "stage record left alone", problem=str(error))
+            except OSError as error:
+                log.warn_once(_log, "stage record unreadable", problem=f"{path}: {error.strerror or error}")
             else:
                 if record is not None:
                     yield record

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import marshal
-import resource
 import socket
 import struct
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from zonewise import descriptors
 from zonewise.dns.decide.client_location import client_key
 from zonewise.dns.decide.fair_share import FairShare
 from zonewise.dns.decide.fast_path import QueryKind
@@ -273,11 +273,9 @@ class TcpConnection(asyncio.Protocol):
 
 
 async def serve(config: WorkerConfig, sockets: WorkerSockets) -> None:
-    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-    await TcpWorker(config, sockets, connection_limit(descriptors)).serve()
+    await TcpWorker(config, sockets, connection_limit(descriptors.raise_limit())).serve()
 
 
-def connection_limit(descriptors: int) -> int:
+def connection_limit(available: int) -> int:
     """Low enough that descriptors never run out: then no new client could connect."""
-    return min(MAX_CONNECTIONS, max(descriptors // 2, descriptors - OTHER_DESCRIPTORS))
+    return min(MAX_CONNECTIONS, max(available // 2, available - OTHER_DESCRIPTORS))

@@ -50,7 +50,7 @@ def why_foreign(
 ) -> str:
     """Empty for an object that an install in this namespace made.
 
-    A ServiceAccount of 0.1 has no field that an apply could own: it is ours if a binding of ours is for it.
+    A ServiceAccount of 0.1 has no field that an apply could own: it is ours if a binding of 0.1 is for it.
     The CRD outlives the install that made it, and the next one in another namespace takes it over.
     """
     metadata = live["metadata"]
@@ -90,10 +90,14 @@ def _writers(live: Document) -> set[str]:
 
 
 def _bound_accounts(lives: Sequence[Document]) -> set[tuple[str, str]]:
+    """Of bindings of 0.1, which have no label of their install. Later ones come with accounts that have a record, and a
+    binding of one component may name the account of another.
+    """
     return {
         (subject.get("namespace", ""), subject["name"])
         for live in lives
         if live["kind"].endswith("RoleBinding") and _applied(live)
+        if INSTANCE_LABEL not in live["metadata"].get("labels", {})
         for subject in live.get("subjects", ())
         if subject["kind"] == "ServiceAccount"
     }

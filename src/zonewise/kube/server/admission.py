@@ -1,10 +1,11 @@
 """Admission webhook server: HTTPS, one path per webhook, for callers with a key only.
 
 A path is `/NAME/KEY`. Webhook configurations name it, so API servers know the key and tenants don't. Without it the
-answer is a plain 404 before anything of the body is read. The server reads a review, runs the webhook's handler under
-a deadline and answers its verdict. When the handler is late or fails, the answer is the webhook's own `on_failure`
-verdict, sent before the API server's timeout: the outcome is declared here, not left to that timeout. Once the process
-is stopping, each answer closes its connection, so that an API server sends no review on one that is about to end.
+answer is a plain 404 before anything of the body is read, and a connection that is idle is closed within seconds
+(`zonewise.kube.server.connections`). The server reads a review, runs the webhook's handler under a deadline and answers
+its verdict. When the handler is late or fails, the answer is the webhook's own `on_failure` verdict, sent before the API
+server's timeout: the outcome is declared here, not left to that timeout. Once the process is stopping, each answer
+closes its connection, so that an API server sends no review on one that is about to end.
 Certificates come from `zonewise.kube.server.cert_manager`.
 """
 
@@ -21,7 +22,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
+from zonewise import descriptors
 from zonewise.errors import ZonewiseError
+from zonewise.kube.decide.connection_pool import IDLE_SECONDS
+from zonewise.kube.server.connections import Connections
 from zonewise.kube.server.listening import listen
 from zonewise.kube.wire import admission_review
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review, ReviewError
@@ -33,8 +37,6 @@ _log = get_logger(__name__)
 
 # An API server takes 3 MiB per request; an update's review carries the old and the new object.
 BODY_LIMIT_BYTES: Final = 8 * 2**20
-# Longer than the 90 s after which API servers close idle connections: the side that sends should be the one to close.
-KEEP_ALIVE_SECONDS: Final = 180.0
 _REPORT_SECONDS: Final = 60.0
 _PARTS: Final = 3  # of "/NAME/KEY"
 
@@ -90,7 +92,9 @@ class AdmissionServer:
         self._webhooks = tuple(webhooks)
         self._context = context
         endpoints = {webhook.name: _Endpoint(webhook) for webhook in self._webhooks}
-        self._callers = _CallerFilter(endpoints, accepts, is_stopping)
+        descriptors.raise_limit()
+        self._connections = Connections("admission")
+        self._callers = _CallerFilter(endpoints, accepts, is_stopping, self._connections)
         self._address = (host, port)
         self._body_limit_bytes = body_limit_bytes
         self._runner: web.AppRunner | None = None
@@ -109,13 +113,13 @@ class AdmissionServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,  # it would show the keys
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            keepalive_timeout=IDLE_SECONDS,
             lingering_time=0.0,  # do not wait for the body of a refused request
             shutdown_timeout=longest + 1.0,
         )
         await self._runner.setup()
         try:
-            self._port = await listen(self._runner, "admission", *self._address, self._context)
+            self._port = await listen(self._runner, self._connections, *self._address, self._context)
         except ZonewiseError:
             await self._runner.cleanup()
             raise
@@ -132,8 +136,13 @@ class _CallerFilter:
     """Lets callers with a valid key through to their webhook; counts the others, and reports them once a minute."""
 
     def __init__(
-        self, endpoints: Mapping[str, _Endpoint[Any]], accepts: Callable[[str], bool], is_stopping: Callable[[], bool]
+        self,
+        endpoints: Mapping[str, _Endpoint[Any]],
+        accepts: Callable[[str], bool],
+        is_stopping: Callable[[], bool],
+        connections: Connections,
     ) -> None:
+        self._connections = connections
         self._endpoints = endpoints
         self._accepts = accepts
         self._is_stopping = is_stopping
@@ -145,6 +154,7 @@ class _CallerFilter:
         endpoint = self._endpoints.get(parts[1]) if len(parts) == _PARTS and request.method == "POST" else None
         if endpoint is None or not self._accepts(parts[2]):
             return self._refuse(request)
+        self._connections.prove(request)
         answer = await endpoint.handle(request)
         if self._is_stopping():
             answer.force_close()

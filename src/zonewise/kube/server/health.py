@@ -101,10 +101,10 @@ def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -
 @asynccontextmanager
 async def serve(health: Health, host: str | None = None, port: int = 0) -> AsyncIterator[int]:
     """Answer probes, without a host on all addresses; yields the port, a free one if none was asked for."""
-    server = LazyHttpServer(_Answers(health).answer)
-    listener = await listen_for(server.connection, "health and metrics", host, port, None)
+    server = LazyHttpServer("health and metrics", _Answers(health).answer)
+    listener = await listen_for(server, host, port, None)
     try:
-        yield int(listener.sockets[0].getsockname()[1])
+        yield listener.port
     finally:
         listener.close()
         await server.close()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zonewise.errors import ZonewiseError
+from zonewise.kube.decide.connection_pool import IDLE_SECONDS
+from zonewise.kube.server.connections import Connections, CountedListener
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 _SHUTDOWN_SECONDS: Final = 1.0
+_BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 16
+"""In a turn of the event loop. Surplus connections are closed some turns later, and until then descriptors must suffice."""
 
 
 def is_loopback(address: str) -> bool:
@@ -26,50 +31,80 @@ def is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
-async def listen_for(
-    protocol: Callable[[], asyncio.Protocol], what: str, host: str | None, port: int, tls: ssl.SSLContext | None
-) -> asyncio.Server:
+class Listener:
+    """Listening sockets of one server, in use until closed."""
+
+    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
+        self._servers = servers
+
+    @property
+    def port(self) -> int:
+        return int(self._servers[0].sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+async def listen_for(server: LazyHttpServer, host: str | None, port: int, tls: ssl.SSLContext | None) -> Listener:
     """As `listen`, for a server that is loaded with the first connection."""
     loop = asyncio.get_running_loop()
-    try:
-        if host:
-            return await loop.create_server(protocol, host, port, ssl=tls)
-        return await loop.create_server(protocol, sock=_socket_on_all_addresses(port), ssl=tls)
-    except OSError as error:
-        raise ZonewiseError(f"{what}: {error.strerror}; choose a free address and port") from error
+    servers = []
+    for sock in await _sockets(server.name, server.connections, host, port):
+        servers.append(await loop.create_server(server.connection, sock=sock, ssl=tls, backlog=_ACCEPTED_AT_ONCE))
+        sock.listen(_BACKLOG)
+    return Listener(servers)
 
 
-async def listen(runner: web.AppRunner, what: str, host: str | None, port: int, tls: ssl.SSLContext | None) -> int:
+async def listen(
+    runner: web.AppRunner, connections: Connections, host: str | None, port: int, tls: ssl.SSLContext | None
+) -> int:
     """The port, which is a free one for 0. Without a host, or if it is empty, all addresses are listened on.
 
-    `what` names the server when it can't be had. The runner closes what was opened.
+    The runner closes what was opened.
     """
-    try:
-        await _site(runner, host, port, tls).start()
-    except OSError as error:
-        raise ZonewiseError(f"{what}: {error.strerror}; choose a free address and port") from error
+    from aiohttp import web  # noqa: PLC0415 - loaded already by the caller, who made the runner
+
+    for sock in await _sockets(connections.server, connections, host, port):
+        await web.SockSite(runner, sock, ssl_context=tls, backlog=_ACCEPTED_AT_ONCE).start()
+        sock.listen(_BACKLOG)
     return int(runner.addresses[0][1])
 
 
-def _site(runner: web.AppRunner, host: str | None, port: int, tls: ssl.SSLContext | None) -> web.BaseSite:
-    from aiohttp import web  # noqa: PLC0415 - loaded already by the caller, who made the runner
+async def _sockets(what: str, connections: Connections, host: str | None, port: int) -> list[CountedListener]:
+    """`what` names the server when it can't be had."""
+    opened: list[CountedListener] = []
+    try:
+        if not host:
+            return [CountedListener(connections, _socket_on_all_addresses(port))]
+        for family, address in await _resolve(host, port):
+            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)  # for IPv6, of IPv6 only
+            opened.append(CountedListener(connections, listening))
+    except OSError as error:
+        for sock in opened:
+            sock.close()
+        raise ZonewiseError(f"{what}: {error.strerror}; choose a free address and port") from error
+    return opened
 
-    if host:
-        return web.TCPSite(runner, host, port, ssl_context=tls)
-    return web.SockSite(runner, _socket_on_all_addresses(port), ssl_context=tls)
+
+async def _resolve(host: str, port: int) -> list[tuple[int, Any]]:
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
 
 
 def _socket_on_all_addresses(port: int) -> socket.socket:
     """One socket for both families, so that port 0 is the same port in both. A machine may be without IPv6."""
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=128)
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=_BACKLOG)
 
 
 class LazyHttpServer:
     """The HTTP server is imported with the first request, so that it does not delay the start of the process."""
 
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, name: str, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        self.name = name
+        self.connections = Connections(name)
         self._answer = answer
         self._server: web.Server | None = None
 
@@ -77,8 +112,15 @@ class LazyHttpServer:
         if self._server is None:
             from aiohttp import web  # noqa: PLC0415 - with the first request
 
-            self._server = web.Server(self._answer, access_log=None)
+            self._server = web.Server(self._handle, access_log=None, keepalive_timeout=IDLE_SECONDS)
         return self._server()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.connections.renew(request)
+        try:
+            return await self._answer(request)
+        finally:
+            self.connections.renew(request)
 
     async def close(self) -> None:
         if self._server is not None:

@@ -46,10 +46,10 @@ async def serve(listen: MetricsListen) -> None:
     await certificate.load()
     async with Client(listen.access) as client:
         reviewer = TokenReviewer(client, PERMISSION, f"get {PATH}", audience=METRICS_AUDIENCE)
-        server = LazyHttpServer(_Answers(reviewer).answer)
-        listener = await listen_for(server.connection, "metrics", listen.host, listen.port, certificate.context)
+        server = LazyHttpServer("metrics", _Answers(reviewer).answer)
+        listener = await listen_for(server, listen.host, listen.port, certificate.context)
         try:
-            _log.info("metrics served", port=listener.sockets[0].getsockname()[1])
+            _log.info("metrics served", port=listener.port)
             await certificate.run()
         finally:
             listener.close()

@@ -7,9 +7,11 @@ its targets and the previous rules into new ones; `ruleset` turns these into ele
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final, NamedTuple
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,21 +51,31 @@ class AddressLimits(NamedTuple):
 
     `service_ranges`: the cluster's own. An external IP among them would take the traffic of another Service's cluster IP
     (CVE-2020-8554), also where another proxy serves that one.
+    `pod_ranges`: those of all nodes. An external IP among them would take the traffic to another's pod. Addresses of load
+    balancers may be among them: controllers choose those.
     `no_external_ips`: why no externalIPs are served; empty if they are.
     """
 
     no_external_ips: str = ""
     service_ranges: tuple[IPv4Network | IPv6Network, ...] = ()
+    pod_ranges: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def reserved(self, address: str) -> bool:
         return any(ip_address(address) in network for network in self.service_ranges)
+
+    def of_pods(self, address: str) -> bool:
+        return any(ip_address(address) in network for network in self.pod_ranges)
 
 
 NO_LIMITS: Final = AddressLimits()
 
 
 def address_limits(
-    service_ranges: Iterable[str], *, all_services: bool = False, ignore_external_ips: bool = False
+    service_ranges: Iterable[str],
+    pod_ranges: tuple[str, ...] = (),
+    *,
+    all_services: bool = False,
+    ignore_external_ips: bool = False,
 ) -> AddressLimits:
     """A proxy of some Services does not see the cluster IPs of the others: without the ranges it serves no externalIPs,
     which authors of Services choose. Load balancer addresses are chosen by controllers, and stay.
@@ -73,7 +85,18 @@ def address_limits(
         return AddressLimits("this proxy ignores externalIPs", networks)
     if not networks and not all_services:
         return AddressLimits("the cluster's service ranges are unknown; set --service-cidr")
-    return AddressLimits(service_ranges=networks)
+    return AddressLimits(service_ranges=networks, pod_ranges=_merged(pod_ranges))
+
+
+@lru_cache(maxsize=1)
+def _merged(ranges: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """A large cluster has thousands, of neighbouring addresses. A range that is none belongs to no pod."""
+    networks: dict[int, list[Any]] = {4: [], 6: []}
+    for text in ranges:
+        with suppress(ValueError):
+            network = ip_network(text, strict=False)
+            networks[network.version].append(network)
+    return tuple(network for of_version in networks.values() for network in collapse_addresses(of_version))
 
 
 class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -191,6 +214,8 @@ def _external_addresses(
     barred = dict.fromkeys(external, limits.no_external_ips) if limits.no_external_ips else {}
     reserved = (address for address in (*external, *balancers) if limits.reserved(address))
     barred |= dict.fromkeys(reserved, "it is within the cluster's service ranges")
+    of_pods = (address for address in external if limits.of_pods(address))
+    barred |= dict.fromkeys(of_pods, "it is within a node's pod range")
     return (
         tuple(address for address in external if address not in barred),
         tuple(address for address in balancers if address not in external and address not in barred),
