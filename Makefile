@@ -32,6 +32,7 @@ setup-lab: .venv/.synced # what a lab needs, and no more
 setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromium, CoreDNS, csi-sanity, containerd, images, Kubernetes' own tests (built once, cached).
 	@$(BIN)/python -m zonewise.lab.build.setup --tests
 	@$(BIN)/python -m bench.dns.coredns
+	@$(BIN)/python -m bench.dns.coredns_cases
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 	@test "$$(id -u)" != 0 || { $(BIN)/zonewise lab image build && $(BIN)/zonewise lab image build --csi; } >/dev/null
 	@test "$$(id -u)" != 0 || PYTHONPATH=src:tests $(BIN)/python -m support.conformance conformance --build-only
