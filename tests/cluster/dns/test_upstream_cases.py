@@ -1,7 +1,8 @@
 """CoreDNS' own tests of its Kubernetes plugin, asked of our server: the same objects, the same queries, the same replies.
 
-The replies are compared whole: code, truncation, and the records of all sections with their TTL, in any order. Every test of
-the plugin is played, or stands in `NOT_PLAYED`; every case is equal, or stands in `DIFFERENCES`.
+The replies are compared whole: code, truncation, and the records of all sections with their TTL, in any order. Where a test
+calls an inner function, the addresses that it finds are those of our reply. Every test of the plugin is played, or stands in
+`NOT_PLAYED`; every case is equal, or stands in `DIFFERENCES`.
 """
 
 from __future__ import annotations
