@@ -32,6 +32,7 @@ setup-lab: .venv/.synced # what a lab needs, and no more
 setup: setup-lab ## Install all dependencies of tests and benchmarks too: Chromium, CoreDNS, csi-sanity, containerd, images, Kubernetes' own tests (built once, cached).
 	@$(BIN)/python -m zonewise.lab.build.setup --tests
 	@$(BIN)/python -m bench.dns.coredns
+	@$(BIN)/python -m bench.dns.coredns_cases
 	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 	@test "$$(id -u)" != 0 || { $(BIN)/zonewise lab image build && $(BIN)/zonewise lab image build --csi; } >/dev/null
 	@test "$$(id -u)" != 0 || PYTHONPATH=src:tests $(BIN)/python -m support.conformance conformance --build-only
@@ -67,7 +68,8 @@ test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity fo
 
 .PHONY: test-faults
 test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, about an hour; the table goes to docs/reliability.md.
-	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults
+	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults \
+		tests/network/test_container_images.py::test_image_built_twice_has_the_same_digest
 
 TIER ?= conformance
 .PHONY: e2e

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -27,13 +29,14 @@ pytestmark = pytest.mark.timeout(1800)
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 ROUNDS = 3
+PROBES_SECONDS = 30.0
 COMPONENTS = ("--only", "slices,disruption,proxy", "--wait", "--timeout", "300")
 OURS, STOCK = "*,-endpointslice-controller", "*"
 STEPS = (("own", OURS), ("overlay", STOCK))
 """The mode, and the controllers of the controller manager that it needs."""
 ACCOUNTS = {
     "own": {"controller", "disruption", "guard", "proxy"},
-    "overlay": {"controller", "webhook", "disruption", "guard", "proxy"},
+    "overlay": {"overlay-controller", "webhook", "disruption", "guard", "proxy"},
 }
 
 
@@ -67,11 +70,23 @@ def pods(lab: Lab) -> list[dict[str, Any]]:
 
 
 def accounts(lab: Lab) -> set[str]:
-    """Checks that every program has one of its own, and that no probe failed for long enough to restart it."""
-    seen = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["spec"]["serviceAccountName"] for pod in pods(lab)}
+    """Checks that every program has one of its own, that none was restarted, and that its probes were green in time."""
+    listed = pods(lab)
+    seen = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["spec"]["serviceAccountName"] for pod in listed}
     assert len(set(seen.values())) == len(seen), seen
-    assert {status["restartCount"] for pod in pods(lab) for status in pod["status"]["containerStatuses"]} == {0}
+    assert {status["restartCount"] for pod in listed for status in pod["status"]["containerStatuses"]} == {0}
+    waits = {pod["metadata"]["name"]: seconds_until_ready(pod) for pod in listed}
+    print(f"seconds until ready: {waits}")
+    assert {name: seconds for name, seconds in waits.items() if seconds > PROBES_SECONDS} == {}
     return {account.removeprefix("zonewise-") for account in seen.values()}
+
+
+def seconds_until_ready(pod: Mapping[str, Any]) -> float:
+    """From the start of its first container to the moment since which all are ready."""
+    (ready,) = (condition for condition in pod["status"]["conditions"] if condition["type"] == "Ready")
+    assert ready["status"] == "True", pod["metadata"]["name"]
+    started = min(status["state"]["running"]["startedAt"] for status in pod["status"]["containerStatuses"])
+    return (datetime.fromisoformat(ready["lastTransitionTime"]) - datetime.fromisoformat(started)).total_seconds()
 
 
 def endpoints(lab: Lab) -> int:

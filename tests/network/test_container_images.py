@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -16,12 +19,14 @@ from support.lab.kubectl import Kubectl
 from support.lab.pods import Json, Pods
 from zonewise.lab.build import container_images
 from zonewise.lab.build.container_images import ImageArchive, ImageTarget
+from zonewise.lab.decide import image_plan
 from zonewise.lab.nodes import nodes
 from zonewise.lab.progress import ProgressReporter
 from zonewise.lab.state import Lab
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds, unless the images are in the cache
 
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 NODE = "zone-a-1"
 GOALS = {ImageTarget.PROGRAMS: 150_000_000, ImageTarget.CSI: 400_000_000}
 EXTRAS = {"distributed", "numba", "numpy"}
@@ -153,6 +158,29 @@ def test_image_is_small_unprivileged_and_lists_its_packages(
         for part in bill["components"]
         if part["purl"].startswith("pkg:pypi/")
     }
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: `make test-faults` runs it")
+def test_image_built_twice_has_the_same_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all of it, in a cache of its own: Debian base, Python packages, layers and archive."""
+    sources = tmp_path / "sources"
+    package, compiled = image_plan.PACKAGE, shutil.ignore_patterns("__pycache__")
+    shutil.copytree(container_images.SOURCES / package, sources / package, ignore=compiled)
+    for name in image_plan.FILES:
+        (sources / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(container_images.SOURCES / name, sources / name)
+    names, digests = set(), set()
+    for number in range(2):
+        cache = tmp_path / str(number)
+        monkeypatch.setenv("ZONEWISE_CACHE", str(cache))
+        image = container_images.ensure(ImageTarget.PROGRAMS, ProgressReporter(sys.stderr), sources=sources)
+        assert image.path.is_relative_to(cache)
+        names.add(image.name)
+        with image.path.open("rb") as archive:
+            digests.add(hashlib.file_digest(archive, "sha256").hexdigest())
+        shutil.rmtree(cache)  # a gigabyte
+    assert len(names) == 1, f"the Debian bases differ, as when the mirror was updated meanwhile: {names}"
+    assert len(digests) == 1, names
 
 
 def _normal(name: str) -> str:

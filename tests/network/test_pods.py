@@ -137,28 +137,70 @@ async def test_lab_exec_and_logs_reach_pods_and_nodes(small_pods: Pods) -> None:
     )
 
 
-def ask_kubelet(address: IPv4Address, authority: Path, token: str = "") -> int:
-    """HTTP status of a GET of the kubelet's pods; the certificate must be the lab's."""
+def ask_kubelet(address: IPv4Address, authority: Path, token: str = "", path: str = "/pods") -> tuple[int, str]:
+    """HTTP status and body of a GET; the certificate must be the lab's."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"https://{address}:10250/pods", headers=headers)
+    request = urllib.request.Request(f"https://{address}:10250{path}", headers=headers)
     context = ssl.create_default_context(cafile=str(authority))
     try:
         with urllib.request.urlopen(request, timeout=30, context=context) as response:
-            return int(response.status)
+            return int(response.status), response.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code
+        return error.code, ""
+
+
+def token_of(plane: ControlPlane, namespace: str) -> str:
+    """Of the default service account."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token: str = plane.request("POST", path, request)["status"]["token"]
+    return token
 
 
 def test_kubelet_refuses_anonymous_users_and_those_without_the_right(small_lab: Lab) -> None:
     plane = ControlPlane.attach(small_lab.directory)
     address = nodes.plan_of(small_lab).node(FIRST).address.v4
-    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = plane.request("POST", path, request)["status"]["token"]
-    assert ask_kubelet(address, plane.ca_path) == 401
-    assert ask_kubelet(address, plane.ca_path, "no token") == 401
-    assert ask_kubelet(address, plane.ca_path, token) == 403
+    assert ask_kubelet(address, plane.ca_path)[0] == 401
+    assert ask_kubelet(address, plane.ca_path, "no token")[0] == 401
+    assert ask_kubelet(address, plane.ca_path, token_of(plane, "default"))[0] == 403
     assert "pods" in plane.request("GET", f"/api/v1/nodes/{FIRST}/proxy/stats/summary")
+
+
+async def test_kubelet_gives_metrics_server_the_usage_of_pods_and_nodes(small_pods: Pods) -> None:
+    """What `kubectl top` shows, for a user with metrics-server's one right at kubelets."""
+    plane = ControlPlane.attach(small_pods.lab.directory)
+    space, address = small_pods.namespace, nodes.plan_of(small_pods.lab).node(FIRST).address.v4
+    await small_pods.create("busy", FIRST, {"command": ["sh", "-c", "while :; do :; done"]})
+    await small_pods.ready("busy")
+    rule = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": space}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": space}
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    plane.request("POST", f"{rbac}/clusterroles", {"metadata": {"name": space}, "rules": [rule]})
+    binding = {"metadata": {"name": space}, "subjects": [subject], "roleRef": role}
+    plane.request("POST", f"{rbac}/clusterrolebindings", binding)
+    wanted = [
+        "node_cpu_usage_seconds_total ",
+        "node_memory_working_set_bytes ",
+        f'pod_cpu_usage_seconds_total{{namespace="{space}",pod="busy"}} ',
+        f'pod_memory_working_set_bytes{{namespace="{space}",pod="busy"}} ',
+        f'container_cpu_usage_seconds_total{{container="main",namespace="{space}",pod="busy"}} ',
+        f'container_memory_working_set_bytes{{container="main",namespace="{space}",pod="busy"}} ',
+    ]
+    token = token_of(plane, space)
+
+    async def used() -> bool:
+        code, text = ask_kubelet(address, plane.ca_path, token, "/metrics/resource")
+        assert code == 200
+        usage = [line.removeprefix(name) for name in wanted for line in text.splitlines() if line.startswith(name)]
+        return len(usage) == len(wanted) and all(float(value.split()[0]) > 0 for value in usage)
+
+    try:
+        await eventually(used, "the usage is known")
+        assert ask_kubelet(address, plane.ca_path, token)[0] == 403
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            plane.request("DELETE", f"{rbac}/{kind}/{space}")
 
 
 async def test_limits_are_enforced_in_the_cgroup_of_the_node(small_pods: Pods) -> None:

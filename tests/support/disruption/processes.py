@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import socket
 import ssl
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from support.lab.machine import ZONEWISE
 from support.process import Program
+from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
@@ -322,7 +324,14 @@ async def _uninstall_from(plane: ControlPlane) -> None:
 
 async def install(plane: ControlPlane, manifests: Path = _MANIFESTS) -> None:
     await kubectl(plane, "apply", "-f", str(manifests / "tdb.yaml"))
-    await kubectl(plane, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev")
+    definition = ("get", "customresourcedefinitions", "topologydisruptionbudgets.zonewise.dev", "--output=json")
+
+    async def is_established() -> bool:
+        """`kubectl wait` fails on a definition that has no conditions yet."""
+        conditions = json.loads(await kubectl(plane, *definition))["status"].get("conditions") or ()
+        return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)
+
+    await eventually(is_established, "the definition is established")
 
 
 async def uninstall(client: Client) -> None:
@@ -340,13 +349,15 @@ async def uninstall(client: Client) -> None:
                     await client.delete(resource, item["metadata"]["name"], namespace)
 
 
-async def kubectl(plane: ControlPlane, *arguments: str) -> None:
+async def kubectl(plane: ControlPlane, *arguments: str) -> bytes:
+    """Its output."""
     command = [str(plane.binaries / "kubectl"), "--kubeconfig", str(plane.kubeconfig), *arguments]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    _, stderr = await process.communicate()
+    stdout, stderr = await process.communicate()
     assert process.returncode == 0, stderr.decode()
+    return stdout
 
 
 def user_kubeconfig(plane: ControlPlane, name: str) -> Path:

@@ -80,9 +80,17 @@ def nodes() -> list[Node]:
 class FakeCluster:
     """A zone and a table that applies its updates."""
 
-    def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        nodes_: list[Node] | None = None,
+        name: str = DOMAIN,
+        namespaces: Iterable[str] = ("default", "shop"),
+        loaded: bool = True,
+        **settings: Any,
+    ) -> None:
         servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
-        domain = ClusterDomain(to_wire(DOMAIN), **settings.pop("domain", {}))
+        domain = ClusterDomain(to_wire(name), **settings.pop("domain", {}))
         self.zone = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
         self.nodes = nodes() if nodes_ is None else nodes_
         self.table = RecordTable(domain.wire)
@@ -91,8 +99,9 @@ class FakeCluster:
         self.apply(self.zone.snapshot())
         self.apply(self.zone.set_serial(1))
         self.apply(self.zone.set_nodes(self.nodes))
-        self.apply(self.zone.set_namespaces({"default": {}, "shop": {}}))
-        self.apply([("loaded",)])
+        self.apply(self.zone.set_namespaces({namespace: {} for namespace in namespaces}))
+        if loaded:
+            self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
         decoder = ipc.FrameDecoder()

@@ -6,7 +6,6 @@ zonewise.lab.build.proxy_flows` does only that. It took four seconds of CPU time
 with an empty cache of Go.
 """
 
-import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Final
 
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths
-from zonewise.lab.build import binaries, build
+from zonewise.lab.build import binaries, build, go_copy
 from zonewise.lab.build.binaries import DEFAULT_VERSION, BinariesError
 from zonewise.lab.build.build import GoToolchain
 from zonewise.lab.progress import ProgressReporter
@@ -65,21 +64,9 @@ def _record(go: GoToolchain, result: Path, reporter: ProgressReporter) -> None:
     package = Path(go.run(["list", "-f", "{{.Dir}}", _PACKAGE]).strip())
     copied = go.module / package.name
     copied.mkdir()
-    copy_package(package, copied)
+    go_copy.copy_package(package, copied, _REPLACED)
     recorder.rename(copied / recorder.name)
     go.run(["test", "-mod=mod", "-trimpath", "-vet=off", "-count=1", f"./{copied.name}", f"-record={result / _FILE}"])
-
-
-def copy_package(package: Path, target: Path) -> None:
-    """Copy the package, and rename what is replaced. Go's `-overlay` takes no files of the module cache."""
-    for file in package.glob("*.go"):
-        text = file.read_text()
-        for name in _REPLACED.get(file.name, ()):
-            renamed = f"upstream{name[0].upper()}{name[1:]}"
-            text, count = re.subn(rf"^(func (?:\(.*?\) )?){name}\(", rf"\1{renamed}(", text, flags=re.MULTILINE)
-            if count != 1:
-                raise BinariesError(f"kube-proxy's {file.name} has {count} functions {name}: adapt {__name__} to it")
-        (target / file.name).write_text(text)
 
 
 def main() -> None:
