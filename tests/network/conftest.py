@@ -42,15 +42,17 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def small_lab() -> Iterator[Lab]:
     """For tests of the nodes and of what runs on them, which leave it ready."""
-    with _running("-small", zones=2, nodes_per_zone=1) as lab:
+    with _running("-small", zones=2, nodes_per_zone=1, network_policies=True) as lab:
         yield lab
 
 
 @contextmanager
-def _running(suffix: str, zones: int, nodes_per_zone: int) -> Iterator[Lab]:
+def _running(suffix: str, zones: int, nodes_per_zone: int, *, network_policies: bool = False) -> Iterator[Lab]:
     _remove_abandoned()
     name = f"{_PREFIX}{os.getpid()}{suffix}"
-    options = LabOptions(zones=zone_names(zones), nodes_per_zone=nodes_per_zone, kube_proxy=True)
+    options = LabOptions(
+        zones=zone_names(zones), nodes_per_zone=nodes_per_zone, kube_proxy=True, network_policies=network_policies
+    )
     try:
         yield labs.up(name, options, lambda _step: None)
     finally:

@@ -325,7 +325,7 @@ def pid_of(lab: Lab, unit: str) -> int:
     return node_programs.units(lab.directory, FIRST, [unit])[0].pid
 
 
-@pytest.mark.parametrize("unit", [*node_programs.UNITS, node_programs.KUBE_PROXY])
+@pytest.mark.parametrize("unit", [*node_programs.UNITS, node_programs.KUBE_PROXY, node_programs.KUBE_ROUTER])
 async def test_killed_program_is_replaced_and_its_pods_go_on(small_pods: Pods, unit: str) -> None:
     lab = small_pods.lab
     await small_pods.create("sleeper", FIRST, SLEEPER)

@@ -66,6 +66,11 @@ SELECTED = {
         "full",
         "apps",
     },
+    "[sig-network] Netpol API should support creating NetworkPolicy API operations": {"wide"},
+    "[sig-network] Netpol NetworkPolicy between server and client should deny egress [Feature:NetworkPolicy]": {
+        "policies"
+    },
+    "[sig-network] Netpol [Feature:SCTPConnectivity] NetworkPolicy between server and client using SCTP [Feature:NetworkPolicy]": set(),
     "[sig-apps] StatefulSet Basic StatefulSet functionality should perform rolling updates": {"apps"},
     "[sig-apps] Daemon set [Serial] should run and stop simple daemon [Conformance]": {"full", "apps"},
     "[sig-apps] Job should delete a job [Conformance]": {"full"},
@@ -94,7 +99,7 @@ def test_tiers_select_specs_by_name(name: str, expected: set[str]) -> None:
 
 
 def test_unknown_tier_or_set_up_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="conformance, full, wide, apps"):
+    with pytest.raises(UsageError, match="conformance, full, wide, policies, apps"):
         tiers.choose("confromance")
     with pytest.raises(UsageError, match="stock, ours, overlay"):
         setups.choose("rbd", tiers.choose("wide").setups)

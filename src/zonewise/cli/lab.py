@@ -100,6 +100,7 @@ Examples:
 )
 @click.option("--no-scheduler", is_flag=True, help="Do not run kube-scheduler.")
 @click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every node.")
+@click.option("--network-policies", is_flag=True, help="Enforce NetworkPolicies, by kube-router on every node.")
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and print what to try.")
 @click.option("--ceph", is_flag=True, help="Also start a small real Ceph cluster with an OSD in every zone.")
 @click.option(
@@ -117,6 +118,7 @@ def up(
     controllers: str,
     no_scheduler: bool,
     kube_proxy: bool,
+    network_policies: bool,
     demo: bool,
     zonewise: bool,
     ceph: bool,
@@ -144,6 +146,7 @@ def up(
         controllers=controllers,
         scheduler=not no_scheduler,
         kube_proxy=kube_proxy or demo,
+        network_policies=network_policies,
         demo=demo,
         zonewise=zonewise,
         ceph=ceph,
@@ -154,6 +157,8 @@ def up(
         build.ensure(options.version, reporter)
         if options.has_nodes:
             preparation.prepare_nodes(reporter)
+        if options.network_policies:
+            preparation.prepare_network_policies(reporter)
         running = labs.up(name, options, reporter.step, reporter)
     finally:
         reporter.close()

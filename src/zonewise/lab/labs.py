@@ -16,7 +16,7 @@ import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, slots, state
-from zonewise.lab.build import binaries, container_images, node_runtime, setup
+from zonewise.lab.build import binaries, container_images, kube_router, node_runtime, setup
 from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.ceph import cluster
 from zonewise.lab.controlplane import controlplane
@@ -39,6 +39,7 @@ _FLAGS = {
     "controllers": "--controllers",
     "scheduler": "the scheduler",
     "kube_proxy": "--kube-proxy",
+    "network_policies": "--network-policies",
     "demo": "--demo",
     "zonewise": "--zonewise",
     "ceph": "--ceph",
@@ -123,6 +124,8 @@ def check(name: str, options: LabOptions) -> None:
         raise UsageError("kwok nodes need zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_nodes:
         raise UsageError("kube-proxy runs on nodes: ask for some with --zones and --nodes")
+    if options.network_policies and not options.has_nodes:
+        raise UsageError("network policies are enforced on nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.zonewise and not options.has_nodes:
@@ -138,6 +141,7 @@ class LabPrograms:
 
     binaries: Path
     runtime: Path | None = None
+    kube_router: Path | None = None
     image: LabImage | None = None
     csi_image: LabImage | None = None
 
@@ -146,7 +150,8 @@ def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabProgra
     built = binaries.find(options.version).directory
     if not options.has_nodes:
         return LabPrograms(built)
-    return LabPrograms(built, _find_runtime(), *_images(options, reporter))
+    kube_router = _find_kube_router() if options.network_policies else None
+    return LabPrograms(built, _find_runtime(), kube_router, *_images(options, reporter))
 
 
 def _images(options: LabOptions, reporter: ProgressReporter) -> tuple[LabImage | None, LabImage | None]:
@@ -182,6 +187,11 @@ def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
 def _find_runtime() -> Path:
     machine.require(setup.missing_for_nodes())
     return node_runtime.find()
+
+
+def _find_kube_router() -> Path:
+    machine.require(setup.missing_packages(setup.POLICY_PACKAGES))
+    return kube_router.find()
 
 
 def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Progress) -> Lab:
@@ -233,6 +243,7 @@ def _register(name: str, directory: Path, options: LabOptions, programs: LabProg
         options=options,
         binaries=programs.binaries,
         runtime=programs.runtime,
+        kube_router=programs.kube_router,
         image=programs.image,
         csi_image=programs.csi_image,
     )

@@ -43,6 +43,8 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     controllers: str = "*"
     scheduler: bool = True
     kube_proxy: bool = False
+    network_policies: bool = False
+    """Enforced by kube-router on every node."""
     demo: bool = False
     zonewise: bool = False
     ceph: bool = False
@@ -70,6 +72,7 @@ class Lab(Stored, frozen=True, kw_only=True):
     binaries: Path
     options: LabOptions
     runtime: Path | None = None  # containerd's directory, where there are nodes
+    kube_router: Path | None = None  # its directory, where network policies are enforced
     image: LabImage | None = None  # of Zonewise and the demo, where there are some
     csi_image: LabImage | None = None
     phase: LabPhase = LabPhase.STARTING

@@ -125,7 +125,7 @@ def processes_of(lab: Lab) -> list[processes.Process]:
     """With those of nodes, which these start and restart themselves."""
     recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]
     if lab.runtime is not None:
-        names = (*node_programs.UNITS, node_programs.KUBE_PROXY) if lab.kube_proxy else node_programs.UNITS
+        names = node_programs.unit_names(lab)
         for node in nodes.plan_of(lab).nodes:
             recorded += node_programs.units(lab.directory, node.name, names)
     return recorded

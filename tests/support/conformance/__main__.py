@@ -47,7 +47,7 @@ def main() -> int:
 def run(arguments: argparse.Namespace, reporter: ProgressReporter) -> int:
     tier = tiers.choose(arguments.tier)
     chosen = setups.choose(arguments.setup, tier.setups)
-    inputs = RunInputs.ensure(reporter, chosen)
+    inputs = RunInputs.ensure(reporter, tier, chosen)
     if arguments.build_only:
         return 0
     results = []

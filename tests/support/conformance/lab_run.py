@@ -46,9 +46,11 @@ class RunInputs:
     install: InstallInputs
 
     @classmethod
-    def ensure(cls, reporter: ProgressReporter, chosen: Sequence[Setup]) -> RunInputs:
+    def ensure(cls, reporter: ProgressReporter, tier: Tier, chosen: Sequence[Setup]) -> RunInputs:
         build.ensure(DEFAULT_VERSION, reporter)
         preparation.prepare_nodes(reporter)
+        if tier.network_policies:
+            preparation.prepare_network_policies(reporter)
         built = programs.ensure(reporter)
         archives, zonewise, csi, beside = [images.ensure(built, reporter)], "", "", None
         if any(map(setups.needs_zonewise, chosen)):
@@ -86,7 +88,12 @@ class LabRun:
 
     def _run_suite(self, reporter: ProgressReporter, focus: str) -> SetupResult:
         reporter.step(f"{self.setup}: {setups.description(self.setup)}")
-        options = setups.lab_options(self.setup, self.tier.nodes_per_zone, self.inputs.archives)
+        options = setups.lab_options(
+            self.setup,
+            self.tier.nodes_per_zone,
+            self.inputs.archives,
+            network_policies=self.tier.network_policies,
+        )
         lab = labs.up(self.name, options, reporter.step)
         setups.install(self.setup, lab, self.inputs.install, reporter.step)
         run = SuiteRun(

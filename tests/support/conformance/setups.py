@@ -93,12 +93,15 @@ def storage_of(setup: Setup) -> StorageKind | None:
     return _PARTS[setup].storage
 
 
-def lab_options(setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = ()) -> LabOptions:
+def lab_options(
+    setup: Setup, nodes_per_zone: int, archives: Sequence[Path] = (), *, network_policies: bool = False
+) -> LabOptions:
     stock = _PARTS[setup].stock_data_plane
     return LabOptions(
         zones=zone_names(_ZONES),
         nodes_per_zone=nodes_per_zone,
         kube_proxy=stock,
+        network_policies=network_policies,
         controllers="*" if stock else "*,-endpointslice-controller",
         cluster_dns=True,
         ceph=storage_of(setup) is not None,

@@ -30,6 +30,8 @@ class Tier:
     processes: int = 4
     """Of ginkgo. Specs wait for pods most of the time."""
     timeout_minutes: int = 60
+    network_policies: bool = False
+    """Whether the lab enforces them."""
     budgets: bool = False
     """Whether every namespace gets a budget of ours, where Zonewise is installed."""
 
@@ -63,6 +65,14 @@ TIERS: Final = {
             features=("IPv6DualStack", "SCTPConnectivity"),
             nodes_per_zone=2,
             timeout_minutes=120,
+        ),
+        Tier(
+            name="policies",
+            what="network policies, by kube-router, between pods that ask each other through Services",
+            focus=(r"\[sig-network\] Netpol .*NetworkPolicy between",),
+            features=("NetworkPolicy",),
+            setups=(Setup.STOCK, Setup.OURS),
+            network_policies=True,
         ),
         Tier(
             name="apps",

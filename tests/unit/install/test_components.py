@@ -237,6 +237,28 @@ def test_deployments_have_a_budget_and_every_pod_a_policy(component: InstallComp
             assert document["kind"] == "DaemonSet" or labels in selected("PodDisruptionBudget", "selector")
 
 
+@pytest.mark.parametrize(("component", "mode"), FORMS)
+def test_network_policies_admit_everybody_to_the_ports_that_pods_serve(
+    component: InstallComponent, mode: InstallMode
+) -> None:
+    found = documents([component], mode, PLAIN)
+    served = {
+        document["metadata"]["name"]: {
+            (port["name"], port.get("protocol", "TCP"))
+            for container in pod_spec(document)["containers"]
+            for port in container.get("ports", ())
+        }
+        for document in found
+        if document["kind"] in WORKLOADS
+    }
+    for policy in (document for document in found if document["kind"] == "NetworkPolicy"):
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        (rule,) = policy["spec"]["ingress"]
+        assert rule.keys() == {"ports"}
+        admitted = {(port["port"], port.get("protocol", "TCP")) for port in rule["ports"]}
+        assert admitted == served[policy["metadata"]["name"]]
+
+
 def test_no_right_is_given_without_naming_it() -> None:
     for document in every_document():
         for rule in document.get("rules", []) if document["kind"].endswith("Role") else []:

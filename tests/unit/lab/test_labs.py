@@ -16,6 +16,7 @@ REFUSED = {
     "Ceph without zones": (LabOptions(ceph=True), "--zones"),
     "kwok nodes without zones": (LabOptions(kwok_nodes=1), "--zones"),
     "kube-proxy without nodes": (LabOptions(zones=ZONES, kube_proxy=True), "kube-proxy runs on"),
+    "policies without nodes": (LabOptions(zones=ZONES, network_policies=True), "policies are enforced on nodes"),
     "a demo without kube-proxy": (LabOptions(zones=ZONES, nodes_per_zone=1, demo=True), "--kube-proxy"),
     "Zonewise without nodes": (LabOptions(zones=ZONES, zonewise=True), "Zonewise runs in pods"),
 }

@@ -7,6 +7,7 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab import paths, state, status
+from zonewise.lab.nodes import node_programs
 from zonewise.lab.state import BusyError, Lab, LabOptions, LabPhase, NoLabError, OutdatedError
 
 
@@ -37,6 +38,13 @@ def test_lab_record_round_trips() -> None:
     assert state.find("one") == lab
     assert state.get("one").kube_proxy == Path("/bin/kube-proxy")
     assert state.names() == ["one"]
+
+
+def test_programs_of_nodes_are_those_that_were_asked_for() -> None:
+    plain = make("plain", options=LabOptions(zones=("zone-a",), nodes_per_zone=1))
+    assert node_programs.unit_names(plain) == ("containerd", "kubelet")
+    full = make("full", kube_router=Path("/kube-router"))
+    assert node_programs.unit_names(full) == ("containerd", "kubelet", "kube-proxy", "kube-router")
 
 
 def test_labs_are_listed_with_phase_and_directory() -> None:

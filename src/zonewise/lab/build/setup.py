@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zonewise.errors import ZonewiseError
-from zonewise.lab.build import build, node_runtime, proxy_flows
+from zonewise.lab.build import build, kube_router, node_runtime, proxy_flows
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.decide import image_plan
 from zonewise.lab.progress import ProgressReporter
@@ -62,6 +62,8 @@ NODE_PACKAGES = {
     "unshare": "util-linux",
 }
 NODE_FILES = {"usr/lib/cni/ptp": "containernetworking-plugins"}
+# Of nodes where network policies are enforced (`kube_router`).
+POLICY_PACKAGES = {"ipset": "ipset", "iptables": "iptables"}
 # Of container images (`container_images`).
 IMAGE_PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux", "unshare": "util-linux"}
 IMAGE_FILES = {image_plan.KEYRING.removeprefix("/"): "debian-archive-keyring"}  # Ubuntu comes without
@@ -124,6 +126,14 @@ def is_static(program: Path) -> bool:
         return re.search(rb"/ld-(linux|musl)", file.read(8192)) is None
 
 
+def prepare_network_policies(reporter: ProgressReporter) -> None:
+    """What only nodes that enforce network policies need, when one is first asked for."""
+    missing = missing_packages(POLICY_PACKAGES)
+    if missing:
+        install(missing, "network policies", reporter)
+    kube_router.ensure(reporter)
+
+
 def prepare_images(reporter: ProgressReporter) -> None:
     """What only building container images needs, when one is first asked for."""
     missing = sorted({*missing_packages(IMAGE_PACKAGES), *missing_libraries(IMAGE_FILES)})
@@ -184,6 +194,7 @@ def main() -> None:
         run(arguments.kube_version, reporter, PACKAGES | TEST_PACKAGES if arguments.tests else PACKAGES)
         if arguments.tests:
             prepare_nodes(reporter)
+            prepare_network_policies(reporter)
             proxy_flows.ensure(reporter)
             prepare_images(reporter)
     except ZonewiseError as error:

@@ -1,4 +1,4 @@
-"""First process of a node: makes its root, starts containerd, kubelet and kube-proxy, restarts them, reaps orphans.
+"""First process of a node: makes its root, starts its programs and restarts them, reaps orphans.
 
 `python -m zonewise.lab.nodes.node_init CONFIG` is process 1 of the node's PID namespace. Its end ends every process of the
 node, containers too. A program that ends is started again after a second, as by a machine's service manager; containers

@@ -1,4 +1,4 @@
-"""Programs of a lab's nodes: kubelet, containerd, runc, kube-proxy.
+"""Programs of a lab's nodes: kubelet, containerd, runc, kube-proxy, kube-router.
 
 They run in the node's network namespace and its own mount, UTS and PID namespaces. Each node is one recorded process
 (`node_init`, below `unshare`), and its end is the end of everything in the node. What is left then are the node's cgroups
@@ -25,7 +25,7 @@ from zonewise.lab.decide import containerd_config, kubelet_config
 from zonewise.lab.decide.addresses import NodePlan
 from zonewise.lab.decide.containerd_config import CNI_DIRECTORY
 from zonewise.lab.network import namespaces
-from zonewise.lab.nodes import cgroups, image_store, images, node_init
+from zonewise.lab.nodes import cgroups, image_store, images, kube_router, node_init
 from zonewise.lab.nodes import kube_proxy as stock_proxy
 from zonewise.lab.nodes.kube_proxy import StartedProxy
 from zonewise.lab.nodes.node_init import NodeInitConfig, NodeUnit
@@ -35,10 +35,11 @@ from zonewise.lab.state import Lab
 
 UNITS: Final = ("containerd", "kubelet")
 KUBE_PROXY: Final = "kube-proxy"
+KUBE_ROUTER: Final = "kube-router"
 _NAMESPACES: Final = ("unshare", "--mount", "--uts", "--pid", "--propagation=private", "--fork", "--kill-child", "--")
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HELD_WITHIN_SECONDS: Final = 60.0
-_BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def process_name(node: str) -> str:
@@ -64,6 +65,8 @@ def up(lab: Lab, plans: Sequence[NodePlan], progress: Callable[[str], None]) -> 
     """Start those nodes that do not run, without waiting until they are ready. Returns the kube-proxies among their programs."""
     plane = ControlPlane.attach(lab.directory)
     _let_api_server_ask_kubelets(plane)
+    if lab.kube_router is not None:
+        _let_kube_router_read(plane)
     archives = [*images.write(lab.directory / "images", _runtime(lab)), *lab.image_archives]
     _write_pod_link_plugin(lab.directory / "cni")
     missing = [node for node in plans if not is_running(lab.directory, node.name)]
@@ -85,6 +88,12 @@ def units(directory: Path, node: str, names: Sequence[str] = UNITS) -> list[Proc
     """These programs of a node; one that does not run now has the id 0."""
     running = {_command(pid): pid for pid in _children(first_process(directory, node))}
     return [_process(unit_name(unit, node), running.get(unit, 0)) for unit in names]
+
+
+def unit_names(lab: Lab) -> tuple[str, ...]:
+    """The programs of each of the lab's nodes."""
+    chosen = {KUBE_PROXY: lab.kube_proxy, KUBE_ROUTER: lab.kube_router}
+    return (*UNITS, *(name for name, program in chosen.items() if program is not None))
 
 
 def first_process(directory: Path, node: str) -> int:
@@ -132,7 +141,13 @@ def _let_api_server_ask_kubelets(plane: ControlPlane) -> None:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
         "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }
-    _create(plane, _BINDING, binding)
+    _create(plane, f"{_RBAC}/clusterrolebindings", binding)
+
+
+def _let_kube_router_read(plane: ControlPlane) -> None:
+    plane.add_user(KUBE_ROUTER, kube_router.USER)
+    _create(plane, f"{_RBAC}/clusterroles", kube_router.ROLE)
+    _create(plane, f"{_RBAC}/clusterrolebindings", kube_router.BINDING)
 
 
 def _create(plane: ControlPlane, path: str, body: kubelet_config.Json) -> None:
@@ -191,7 +206,7 @@ def _configure(lab: Lab, plane: ControlPlane, node: NodePlan, store: Path) -> No
         etc=_etc(node),
         path=_path(lab),
         containerd=_unit(lab, "containerd", node, ["containerd", "--config", str(directory / "containerd.toml")]),
-        others=(_unit(lab, "kubelet", node, argv), *_kube_proxy(lab, node)),
+        others=(_unit(lab, "kubelet", node, argv), *_kube_proxy(lab, node), *_kube_router(lab, plane, node)),
         image_store_lock=str(image_store.lock(store)),
     )
 
@@ -211,6 +226,13 @@ def _kube_proxy(lab: Lab, node: NodePlan) -> list[NodeUnit]:
     return [_unit(lab, KUBE_PROXY, node, stock_proxy.argv(lab.kube_proxy, kubeconfig, node.name))]
 
 
+def _kube_router(lab: Lab, plane: ControlPlane, node: NodePlan) -> list[NodeUnit]:
+    if lab.kube_router is None:
+        return []
+    argv = kube_router.argv(lab.kube_router / KUBE_ROUTER, plane.layout.kubeconfig(KUBE_ROUTER), node.name)
+    return [_unit(lab, KUBE_ROUTER, node, argv)]
+
+
 def _unit(lab: Lab, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
     return NodeUnit(tuple(argv), str(processes.log_path(lab.directory, unit_name(name, node.name))))
 
@@ -218,7 +240,8 @@ def _unit(lab: Lab, name: str, node: NodePlan, argv: Sequence[str]) -> NodeUnit:
 def _readable(lab: Lab) -> list[Path]:
     """Programs and Python, wherever they are."""
     package = Path(zonewise.__file__).parent
-    return [lab.binaries, _runtime(lab), Path(sys.prefix), Path(sys.base_prefix), package]
+    built = [lab.binaries, _runtime(lab), *([lab.kube_router] if lab.kube_router else [])]
+    return [*built, Path(sys.prefix), Path(sys.base_prefix), package]
 
 
 def _etc(node: NodePlan) -> dict[str, str]:
