@@ -150,8 +150,9 @@ def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabProgra
     built = binaries.find(options.version).directory
     if not options.has_nodes:
         return LabPrograms(built)
-    kube_router = _find_kube_router() if options.network_policies else None
-    return LabPrograms(built, _find_runtime(), kube_router, *_images(options, reporter))
+    machine.require(setup.missing_for_nodes(network_policies=options.network_policies))
+    router = kube_router.find() if options.network_policies else None
+    return LabPrograms(built, node_runtime.find(), router, *_images(options, reporter))
 
 
 def _images(options: LabOptions, reporter: ProgressReporter) -> tuple[LabImage | None, LabImage | None]:
@@ -182,16 +183,6 @@ def _with_images_of_now(lab: Lab, reporter: ProgressReporter, progress: Progress
 def _image(target: ImageTarget, reporter: ProgressReporter) -> LabImage:
     archive = container_images.ensure(target, reporter)
     return LabImage(archive.name, archive.path)
-
-
-def _find_runtime() -> Path:
-    machine.require(setup.missing_for_nodes())
-    return node_runtime.find()
-
-
-def _find_kube_router() -> Path:
-    machine.require(setup.missing_packages(setup.POLICY_PACKAGES))
-    return kube_router.find()
 
 
 def _start(name: str, options: LabOptions, programs: LabPrograms, progress: Progress) -> Lab:

@@ -110,8 +110,9 @@ def prepare_nodes(reporter: ProgressReporter) -> None:
     node_runtime.ensure(reporter)
 
 
-def missing_for_nodes() -> list[str]:
-    return sorted({*missing_packages(NODE_PACKAGES), *missing_libraries(NODE_FILES), *_missing_static()})
+def missing_for_nodes(*, network_policies: bool = False) -> list[str]:
+    commands = NODE_PACKAGES | (POLICY_PACKAGES if network_policies else {})
+    return sorted({*missing_packages(commands), *missing_libraries(NODE_FILES), *_missing_static()})
 
 
 def _missing_static() -> list[str]:
