@@ -22,8 +22,9 @@ SPECS = 66
 @pytest.mark.xdist_group("conformance")
 def test_zonewise_passes_the_specs_of_services_dns_and_evictions(tmp_path: Path) -> None:
     progress = ProgressReporter(sys.stderr)
-    inputs = RunInputs.ensure(progress, [Setup.OURS])
-    lab = LabRun(f"test-{os.getpid()}-e2e", tiers.choose("conformance"), Setup.OURS, inputs, tmp_path)
+    tier = tiers.choose("conformance")
+    inputs = RunInputs.ensure(progress, tier, [Setup.OURS])
+    lab = LabRun(f"test-{os.getpid()}-e2e", tier, Setup.OURS, inputs, tmp_path)
     result = lab.execute(progress)
     failures = report.failures(report.rows([result]))
     assert not result.failures, f"{failures}\nlog: {tmp_path}"

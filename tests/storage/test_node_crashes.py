@@ -111,7 +111,7 @@ def test_successor_reports_dead_daemons_and_frees_their_devices(
     assert successor.broken_volumes() == {}
     assert loop_devices.find(state / "image") is None
     volume.unstage()
-    node.driver.delete(volume.id)
+    node.driver.delete(volume.id, tries=3)  # the MDS waits a minute for the client that was killed
 
 
 if LONG:  # Ceph needs up to a minute to drop a dead client

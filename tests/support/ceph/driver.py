@@ -112,8 +112,16 @@ class Driver:
             request.volume_content_source.volume.volume_id = volume
         return self.client.call("CreateVolume", request).volume
 
-    def delete(self, volume_id: str) -> None:
-        self.client.DeleteVolume(volume_id=volume_id, secrets=self.ceph.secrets)
+    def delete(self, volume_id: str, tries: int = 1) -> None:
+        """As the provisioner does, a call that finds the cluster unavailable is made again."""
+        for left in reversed(range(tries)):
+            try:
+                self.client.DeleteVolume(volume_id=volume_id, secrets=self.ceph.secrets)
+            except RpcFailed as error:
+                if error.code != "UNAVAILABLE" or not left:
+                    raise
+            else:
+                return
 
     def snapshot(self, name: str, volume_id: str, **more: Any) -> csi.Snapshot:
         return self.client.CreateSnapshot(
