@@ -87,6 +87,7 @@ lint: .venv/.synced ## Check format, style, types and imports between packages.
 	@$(BIN)/ruff format --check --quiet src tests bench
 	@$(BIN)/ruff check --quiet src tests bench
 	@$(BIN)/mypy
+	@MYPYPATH=. $(BIN)/mypy --config-file tests/mypy.ini
 	@output=$$(PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --no-logo 2>&1) || { echo "$$output"; exit 1; }
 
 .PHONY: lock

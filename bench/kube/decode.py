@@ -49,7 +49,7 @@ def _official_list(api: Any, response: Any) -> Any:
 def lightkube() -> Decoder:
     from lightkube.models.core_v1 import PodList
 
-    return lambda body: PodList.from_dict(json.loads(body)).items
+    return lambda body: PodList.from_dict(json.loads(body)).items  # type: ignore[attr-defined] # made by a class decorator
 
 
 def kr8s() -> Decoder:

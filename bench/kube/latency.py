@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.kube.replay import OBJECTS, SENT
 
@@ -50,7 +51,7 @@ async def _zonewise(kubeconfig: Path, events: int, delays: HandlerDelays) -> Non
         pods = caches.of(PODS)
         pods.add_index("node", lambda pod: [pod.spec.node_name])
 
-        def on_change(change: object) -> None:
+        def on_change(change: Any) -> None:
             delays.record(change.new.metadata.annotations)
             if delays.events == events:
                 done.set()

@@ -271,4 +271,4 @@ async def test_bad_values_make_events_and_change_nothing(
 async def _versions(ns: ClusterNamespace) -> dict[str, str]:
     slices = await ns.client.list(ENDPOINT_SLICES, ns.namespace)
     services = await ns.client.list(SERVICES, ns.namespace)
-    return {stored.metadata.name: stored.metadata.resource_version for stored in (*slices.items, *services.items)}
+    return {stored.metadata.name: stored.metadata.resource_version for stored in (*slices.items, *services.items)}  # type: ignore[attr-defined]

@@ -252,7 +252,7 @@ def worst_load(situation: Situation) -> float:
     """The highest load of an endpoint relative to an even share, by what the proxies do."""
     loads: Counter[str] = Counter()
     for name in situation.cluster.clients:
-        loads.update({address: share.expected for address, share in situation.by_proxy(name).items()})
+        loads.update({address: share.expected for address, share in situation.by_proxy(name).items()})  # type: ignore[attr-defined]
     return max(loads.values(), default=0) * len(situation.decision.endpoints) / len(situation.cluster.clients)
 
 

@@ -123,8 +123,8 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return self.seconds
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self.seconds = max(self.seconds, self._scheduled[0]._when)
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined] # asyncio's own
+            self.seconds = max(self.seconds, self._scheduled[0]._when)  # type: ignore[attr-defined]
         super()._run_once()
 
 

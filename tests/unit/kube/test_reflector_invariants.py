@@ -6,7 +6,7 @@ that version never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -185,7 +185,7 @@ class ListWatch(RuleBasedStateMachine):
         else:
             self.reflector.failed(error, self.now, chance)
 
-    def replay(self, changes: object) -> None:
+    def replay(self, changes: Iterable[object]) -> None:
         for change in changes:
             assert isinstance(change, Change)
             assert self.replayed.get(change.key) == change.old
