@@ -68,8 +68,8 @@ test-storage: setup-lab ## Run the tests against a real Ceph, with csi-sanity fo
 
 .PHONY: test-faults
 test-faults: setup ## Run the fault tests (kill, stall, cut off) in their long form, about an hour; the table goes to docs/reliability.md.
-	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults \
-		tests/network/test_container_images.py::test_image_built_twice_has_the_same_digest
+	@ZONEWISE_FAULTS=long ZONEWISE_FAULT_REPORT=docs/reliability.md $(PYTEST) -n 2 --dist loadgroup tests/faults
+	@ZONEWISE_FAULTS=long $(PYTEST) tests/network/test_container_images.py::test_image_built_twice_has_the_same_digest
 
 TIER ?= conformance
 .PHONY: e2e

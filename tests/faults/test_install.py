@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -69,13 +69,14 @@ def pods(lab: Lab) -> list[dict[str, Any]]:
     return [pod for pod in listed if "deletionTimestamp" not in pod["metadata"]]
 
 
-def accounts(lab: Lab) -> set[str]:
-    """Checks that every program has one of its own, that none was restarted, and that its probes were green in time."""
+def accounts(lab: Lab, since: datetime) -> set[str]:
+    """Checks that every program has one of its own, that none was restarted, and that new pods' probes were green in time."""
     listed = pods(lab)
     seen = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["spec"]["serviceAccountName"] for pod in listed}
     assert len(set(seen.values())) == len(seen), seen
     assert {status["restartCount"] for pod in listed for status in pod["status"]["containerStatuses"]} == {0}
-    waits = {pod["metadata"]["name"]: seconds_until_ready(pod) for pod in listed}
+    new = [pod for pod in listed if datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) >= since]
+    waits = {pod["metadata"]["name"]: seconds_until_ready(pod) for pod in new}
     print(f"seconds until ready: {waits}")
     assert {name: seconds for name, seconds in waits.items() if seconds > PROBES_SECONDS} == {}
     return {account.removeprefix("zonewise-") for account in seen.values()}
@@ -115,9 +116,10 @@ def test_no_request_is_lost_while_zonewise_is_installed_changed_and_removed(repo
             for _ in range(ROUNDS):
                 for mode, controllers in STEPS:
                     questions.during = f"controllers {controllers}"
+                    begin = datetime.now(UTC).replace(microsecond=0)
                     let_control(lab, controllers)
                     install(lab, mode, questions)
-                    assert accounts(lab) == ACCOUNTS[mode]
+                    assert accounts(lab, begin) == ACCOUNTS[mode]
                     replicas += 1
                     scale(lab, replicas)
                 questions.during = "uninstall"

@@ -48,7 +48,7 @@ SERVED = {
 """Names of ports that everybody may reach, by the name of the policy and its pods."""
 IPV4_ONLY = {"zonewise-dashboard": {"https"}}
 """Served at IPv4 addresses only."""
-RULES_WITHIN_SECONDS = 30.0
+RULES_WITHIN_SECONDS = 90.0
 CLIENTS = {"near": "zone-a-1", "far": "zone-b-1"}
 NAME = "app.kubernetes.io/name"
 

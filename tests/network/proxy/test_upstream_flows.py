@@ -142,7 +142,7 @@ def test_both_proxies_do_the_same_in_every_state(wired: WiredNode, beside: Wired
 
 
 def _synced(wired: WiredNode, state: State, wanted: type[T]) -> Iterator[T]:
-    """The steps of one kind, with our rules of that moment in location."""
+    """The steps of one kind, with our rules of that moment in place."""
     wired.own(state.node_ips)
     with namespaces.inside(wired.netns, NftSocket) as kernel:
         try:

@@ -88,7 +88,7 @@ def from_document(saved: Json) -> list[SetupResult]:
             name,
             [SpecResult(**{**spec, "outcome": SpecOutcome(spec["outcome"])}) for spec in run["specs"]],
             run["seconds"],
-            run["day"],
+            run.get("day", ""),
         )
         for name, run in saved.get("setups", {}).items()
     ]
@@ -116,7 +116,7 @@ def rows_of_page(page: str, tier: str, kubernetes: str) -> list[Row]:
     failed = re.findall(r"^- ([^:`]+): `(.+)`$", text, re.MULTILINE)
     return [
         Row(line[1], line[0], [name for setups, name in failed if line[1] in setups.split(", ")])
-        for line in re.finditer(r"^\| ([\w-]+) \|(?: [\d-]+ \|)+$", text, re.MULTILINE)
+        for line in re.finditer(r"^\| ([\w-]+) \|(?: [\d-]* ?\|)+$", text, re.MULTILINE)
     ]
 
 

@@ -2,7 +2,7 @@
 
 A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the
 actual state. On a full disk nothing new is recorded, and so nothing is staged or published; what is recorded stays.
-A record of a newer release, or one that the disk does not give, is left alone, with its volume. A torn one is renamed,
+A record of a newer release, or one that cannot be read, is left alone, with its volume. A torn one is renamed,
 and its volume counts as not recorded: what is mounted stays so, staging it again writes a new record, and unstaging it
 asks the kernel.
 """
