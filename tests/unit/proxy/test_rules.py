@@ -126,6 +126,26 @@ def test_addresses_are_split_by_family() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "of_pods"),
+    [
+        pytest.param("9.255.255.255", False, id="before the first"),
+        pytest.param("10.0.0.0", True, id="start of the first"),
+        pytest.param("10.0.1.0", False, id="gap"),
+        pytest.param("10.19.126.255", True, id="end of one of many"),
+        pytest.param("10.40.0.1", False, id="after the last of IPv4"),
+        pytest.param("::a00:1", False, id="IPv6 before all ranges of IPv6"),
+        pytest.param("fd00::9", True, id="IPv6"),
+        pytest.param("fd00:0:0:1::9", False, id="IPv6 after the last"),
+    ],
+)
+def test_addresses_are_found_among_many_pod_ranges(address: str, of_pods: bool) -> None:
+    ranges = [f"10.{number // 256}.{number % 256}.0/24" for number in range(0, 10_000, 2)]
+    limits = address_limits(("10.96.0.0/12",), ("fd00::/64", *reversed(ranges)))
+    assert len(limits.pod_ranges) == 5_001
+    assert limits.of_pods(address) is of_pods
+
+
+@pytest.mark.parametrize(
     ("limits", "external", "balancers"),
     [
         pytest.param(NO_LIMITS, ("10.96.0.7", "1.2.3.4"), ("10.96.0.8", "5.6.7.8"), id="none"),
