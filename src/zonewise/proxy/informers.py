@@ -52,7 +52,8 @@ def slice_selectors(zone: str, *, all_services: bool) -> tuple[str, str]:
 class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
     """`slices` are those without a group.
 
-    Calls `on_dirty` with Services to sync, `on_topology` when nodes or drained zones change, `on_node` when this node does.
+    Calls `on_dirty` with Services to sync, `on_topology` when nodes or drained zones change, `on_pod_ranges` when those of
+    any node do, `on_node` when this node does.
     `on_slice` gets the slices that are there at the start and then each change, before their Services are dirty.
     """
 
@@ -76,6 +77,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
         self.on_topology: Callable[[], None] = lambda: None
+        self.on_pod_ranges: Callable[[], None] = lambda: None
         self.on_slice: Callable[[Change[EndpointSlice]], None] = lambda _change: None
         self._zone_changed = asyncio.Event()
         self.last_node = Node()
@@ -169,11 +171,18 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self.on_topology()
 
     def _node_changed(self, change: Change[Node]) -> None:
-        self._cluster = self._pod_ranges = None
+        self._cluster = None
         self.on_topology()
+        if _pod_cidrs(change.old) != _pod_cidrs(change.new):
+            self._pod_ranges = None
+            self.on_pod_ranges()
         if change.key.name == self.node_name:
             self.on_node()
             self._zone_changed.set()
+
+
+def _pod_cidrs(node: Node | None) -> tuple[str, ...]:
+    return node.spec.pod_cidrs if node else ()
 
 
 def _node_facts(node: Node) -> tuple[object, ...]:

@@ -147,6 +147,7 @@ class Proxy:
         synced = asyncio.Event()
         self._informers.on_dirty = self._pending.add
         self._informers.on_topology = lambda: self._pending.add(self._rules.by_labels)
+        self._informers.on_pod_ranges = lambda: self._pending.add(self._rules.with_external_ips)
         self._informers.on_node = self._node_changed
         self._informers.on_slice = self._trigger_times.slice_changed
         async with asyncio.TaskGroup() as group:

@@ -21,6 +21,7 @@ from network.proxy.cluster import (
     request_all,
     wait_served,
 )
+from network.proxy.node import SILENT
 from support.lab.pods import Json, Pods, eventually, fetch
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.network import namespaces
@@ -173,6 +174,25 @@ async def test_external_ip_takes_no_traffic_of_a_pod(pods: Pods, backends: dict[
     await eventually(_async(lambda: proxy.logged(f"external address {victim}")), "the claim is refused")
     await wait_served(proxy.namespace, thief["spec"]["clusterIP"], 80, "the Service itself")
     assert _answering(proxy.namespace, victim, backends) == {"refused"}
+
+
+async def test_external_ip_is_lost_to_a_node_that_joins_later(
+    pods: Pods, backends: dict[str, str], proxy: RunningProxy
+) -> None:
+    """A tenant claims an address of the next node's pods. Neither the Service nor its slices change when the node joins."""
+    claimed, joining = "10.250.7.9", f"joining-{pods.namespace}"
+    await _service(pods, "early", externalIPs=[claimed])
+    await wait_served(proxy.namespace, claimed, 80, "nobody else has the address yet")
+    body = {"metadata": {"name": joining}, "spec": {"podCIDR": "10.250.7.0/24", "podCIDRs": ["10.250.7.0/24"]}}
+    await pods.client.create(NODES, body)
+    try:
+        await eventually(_async(lambda: proxy.logged(f"external address {claimed}")), "the claim is refused")
+        assert not await _has(proxy.namespace, claimed)
+        (tries,) = request_all(proxy.namespace, [{"address": claimed, "port": 80, "count": 8, **SILENT}])
+        assert not [answer for answer in tries if " " in answer], "no endpoint of the Service answers"
+    finally:
+        await pods.client.delete(NODES, joining)
+    await wait_served(proxy.namespace, claimed, 80, "the node is gone")
 
 
 async def _until_rejected(proxy: RunningProxy, address: str) -> None:

@@ -40,6 +40,8 @@ class ServiceRules:
     rules: dict[Key, RulesByFamily] = field(default_factory=dict)
     by_labels: set[Key] = field(default_factory=set)
     """The Services whose rules depend on node labels."""
+    with_external_ips: set[Key] = field(default_factory=set)
+    """The Services whose rules depend on the nodes' pod ranges."""
     limits: AddressLimits = NO_LIMITS
     _decisions: dict[Key, _Decisions] = field(default_factory=dict)
 
@@ -61,7 +63,8 @@ class ServiceRules:
             }
         _put(self.rules, key, after if served else None)
         _put(self._decisions, key, decisions or None)
-        (self.by_labels.add if service and served and depends_on_labels(service) else self.by_labels.discard)(key)
+        _mark(self.by_labels, key, service is not None and served and depends_on_labels(service))
+        _mark(self.with_external_ips, key, service is not None and served and bool(service.spec.external_ips))
         return {family: {**dict.fromkeys(before.get(family, ())), **after.get(family, {})} for family in self.families}
 
 
@@ -70,6 +73,10 @@ def _put(into: dict[Key, T], key: Key, value: T | None) -> None:
         into.pop(key, None)
     else:
         into[key] = value
+
+
+def _mark(keys: set[Key], key: Key, belongs: bool) -> None:
+    (keys.add if belongs else keys.discard)(key)
 
 
 def _port_rules(
