@@ -28,7 +28,7 @@ from zonewise.proxy import connection_stats, conntrack, kube_proxy_metrics, kube
 from zonewise.proxy.applier import Applier, NodeNetwork
 from zonewise.proxy.decide.node_health import NodeHealth, SyncState
 from zonewise.proxy.decide.programming_latency import PendingTriggerTimes
-from zonewise.proxy.decide.rules import PortName, PortRules, address_limits
+from zonewise.proxy.decide.rules import AddressLimits, PortName, PortRules, address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
@@ -72,6 +72,17 @@ class ProxyConfig:
     ignore_external_ips: bool = False
     conntrack: ConntrackSettings | None = None
     kube_proxy_pages: bool = False
+
+    def address_limits(self, service_ranges: tuple[str, ...], node_pod_ranges: tuple[str, ...]) -> AddressLimits:
+        """`pod_ranges` bar external IPs only where no node has any: they may be wider than what the pods use, and hold
+        addresses that Services rightly claim.
+        """
+        return address_limits(
+            service_ranges,
+            node_pod_ranges or self.pod_ranges,
+            all_services=self.all_services,
+            ignore_external_ips=self.ignore_external_ips,
+        )
 
 
 _Changes = dict[Family, dict[PortName, PortRules | None]]
@@ -231,12 +242,7 @@ class Proxy:
 
     def _decide(self, keys: Iterable[Key]) -> None:
         location = self._informers.location()
-        self._rules.limits = address_limits(
-            self._service_cidrs.cidrs,
-            self._informers.pod_ranges(),
-            all_services=self._config.all_services,
-            ignore_external_ips=self._config.ignore_external_ips,
-        )
+        self._rules.limits = self._config.address_limits(self._service_cidrs.cidrs, self._informers.pod_ranges())
         for key in keys:
             before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)

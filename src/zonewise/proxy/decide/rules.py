@@ -224,7 +224,7 @@ def _external_addresses(
     reserved = (address for address in (*external, *balancers) if limits.reserved(address))
     barred |= dict.fromkeys(reserved, "it is within the cluster's service ranges")
     of_pods = (address for address in external if limits.of_pods(address))
-    barred |= dict.fromkeys(of_pods, "it is within a node's pod range")
+    barred |= dict.fromkeys(of_pods, "it is within the cluster's pod ranges")
     return (
         tuple(address for address in external if address not in barred),
         tuple(address for address in balancers if address not in external and address not in barred),
