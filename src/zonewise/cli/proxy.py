@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zonewise.cli.options import F
+    from zonewise.kube.client.client import Client
     from zonewise.kube.process import HealthListen
     from zonewise.kube.wire.access import ClusterAccess
     from zonewise.proxy.server import ProxyConfig
@@ -244,7 +245,28 @@ async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, n
         selector = f"{SERVICE_NAME}={name}"
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items
+        service_ranges = await _service_ranges(client, settings)
         annotations = (await client.get(NAMESPACES, where)).metadata.annotations
     location = NodeLocation(settings.node, RoutingNodes.of(nodes), {where: annotations})
-    for line in explain_on_node(found, slices, location, FAMILIES.values(), all_services=settings.all_services):
+    node_pod_ranges = tuple(cidr for node in nodes for cidr in node.spec.pod_cidrs)
+    limits = settings.address_limits(service_ranges, node_pod_ranges)
+    for line in explain_on_node(
+        found, slices, location, FAMILIES.values(), limits=limits, all_services=settings.all_services
+    ):
         click.echo(line)
+
+
+async def _service_ranges(client: Client, settings: ProxyConfig) -> tuple[str, ...]:
+    """As the server finds them; who asks may have fewer rights than the server."""
+    from zonewise.kube.wire.errors import Forbidden, NotFound
+    from zonewise.objects.networking import SERVICE_CIDRS
+    from zonewise.proxy.service_cidrs import cidrs_of
+
+    try:
+        return cidrs_of((await client.list(SERVICE_CIDRS)).items)
+    except NotFound:
+        return settings.service_ranges
+    except Forbidden:
+        if not settings.service_ranges:
+            click.echo("note: you may not list ServiceCIDRs; name the cluster's with --service-cidr", err=True)
+        return settings.service_ranges

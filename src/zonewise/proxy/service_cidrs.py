@@ -7,7 +7,7 @@ no ServiceCIDRs: the ranges of a flag count there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from zonewise import log
 from zonewise.kube.client.client import Client
@@ -16,6 +16,10 @@ from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
 from zonewise.objects.networking import SERVICE_CIDRS, ServiceCIDR
 
 _log = log.get_logger(__name__)
+
+
+def cidrs_of(objects: Iterable[ServiceCIDR]) -> tuple[str, ...]:
+    return tuple(sorted({cidr for service_cidr in objects for cidr in service_cidr.spec.cidrs}))
 
 
 class ServiceCidrs:
@@ -48,7 +52,7 @@ class ServiceCidrs:
             cache.on_change(lambda _change: self._set(list(cache)))
 
     def _set(self, objects: list[ServiceCIDR]) -> None:
-        cidrs = tuple(sorted({cidr for service_cidr in objects for cidr in service_cidr.spec.cidrs}))
+        cidrs = cidrs_of(objects)
         if cidrs != self.cidrs:
             self.cidrs = cidrs
             self._on_change()

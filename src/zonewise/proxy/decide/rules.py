@@ -228,7 +228,7 @@ def _external_addresses(
     return (
         tuple(address for address in external if address not in barred),
         tuple(address for address in balancers if address not in external and address not in barred),
-        tuple(f"external address {address} is left out: {why}" for address, why in barred.items()),
+        tuple(f"external address {address} is not served: {why}" for address, why in barred.items()),
     )
 
 

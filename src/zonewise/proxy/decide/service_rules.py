@@ -114,13 +114,17 @@ def depends_on_labels(service: Service) -> bool:
 
 
 def explain(
-    service: Service, slices: Sequence[EndpointSlice], location: NodeLocation, families: Iterable[Family]
+    service: Service,
+    slices: Sequence[EndpointSlice],
+    location: NodeLocation,
+    families: Iterable[Family],
+    limits: AddressLimits,
 ) -> list[tuple[Family, PortTargets, PortRules]]:
     """The targets and rules of every port, for diagnostics."""
     explained = []
     for family in families:
         for port in service.spec.ports:
             targets = find_targets(service, port, slices, location, family.name)
-            if rules := desired_rules(service, port, targets, family):
+            if rules := desired_rules(service, port, targets, family, limits=limits):
                 explained.append((family, targets, rules))
     return explained

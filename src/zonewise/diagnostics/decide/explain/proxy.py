@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import EndpointSlice, Service, key_of
-from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, is_served
+from zonewise.proxy.decide.rules import AddressLimits, PortRefusal, PortRules, Scope, is_served
 from zonewise.proxy.decide.service_rules import explain
 from zonewise.proxy.decide.targets import EndpointTarget, NodeLocation, PortTargets
 from zonewise.proxy.wire.elements import ElementWriter, PortElements
@@ -22,6 +22,7 @@ def explain_on_node(
     node: NodeLocation,
     families: Iterable[Family],
     *,
+    limits: AddressLimits,
     all_services: bool = False,
 ) -> Iterator[str]:
     """Lines: the answer first, then the facts."""
@@ -32,7 +33,7 @@ def explain_on_node(
     reading = read_policy(service)
     yield f"  asks: {reading.source or 'nothing'}"
     yield from (f"  note: {complaint.sentence}" for complaint in reading.complaints)
-    for family, targets, rules in explain(service, slices, node, families):
+    for family, targets, rules in explain(service, slices, node, families, limits):
         yield from _port_lines(family, targets, rules)
 
 
