@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import processes, slots, state
+from zonewise.lab import node_owner, processes, slots, state
 from zonewise.lab.build import binaries, container_images, kube_router, node_runtime, setup
 from zonewise.lab.build.container_images import ImageTarget
 from zonewise.lab.ceph import cluster
@@ -216,17 +216,18 @@ def _keep_logs_after_failure(name: str) -> None:
     if lab is None:
         _remove(name)
     elif lab.phase is LabPhase.STARTING:
-        _remove_nodes(name)
+        has_nodes = lab.options.has_nodes
+        _remove_nodes(name, lab.slot, has_nodes=has_nodes)
         cluster.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
-        _remove_cgroups(name)
+        _remove_cgroups(name, has_nodes=has_nodes)
 
 
 def _register(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
     if options.has_nodes:
-        _check_name_is_free(name, directory)
+        node_owner.require_free_name(name, directory)
     lab = Lab(
         name=name,
         directory=directory,
@@ -240,16 +241,6 @@ def _register(name: str, directory: Path, options: LabOptions, programs: LabProg
     )
     lab.save()
     return lab
-
-
-def _check_name_is_free(name: str, directory: Path) -> None:
-    """Network namespaces are the machine's, so a name is used once on it, even with several state directories."""
-    for owner in _namesakes(name, directory):
-        raise ZonewiseError(f"a lab {name!r} runs already, from {owner.parent}: choose another name with --name")
-
-
-def _namesakes(name: str, directory: Path) -> list[Path]:
-    return [owner for owner in slots.owners() if owner.name == name and owner != directory and owner.exists()]
 
 
 def _start_control_plane(lab: Lab, progress: Progress) -> None:
@@ -335,32 +326,30 @@ def _raise_control_plane_priority(lab: Lab) -> None:
 
 
 def _remove(name: str) -> None:
-    """From the outside in: what uses the control plane first, the record last, so that it can be called again."""
-    _remove_nodes(name)
-    cluster.remove(state.directory_of(name) / "ceph")
-    controlplane.halt(state.directory_of(name))
-    _remove_cgroups(name)
-    controlplane.remove(state.directory_of(name))
+    """From the outside in: what uses the control plane first, the record last, so that it can be called again.
+
+    Without a record, as after a crash, what bears the name is the lab's unless it may be another's.
+    """
+    directory, lab = state.directory_of(name), state.find(name)
+    has_nodes = lab.options.has_nodes if lab is not None else node_owner.owns_nodes(name, directory)
+    _remove_nodes(name, lab.slot if lab is not None else slots.held(directory), has_nodes=has_nodes)
+    cluster.remove(directory / "ceph")
+    controlplane.halt(directory)
+    _remove_cgroups(name, has_nodes=has_nodes)
+    controlplane.remove(directory)
 
 
-def _remove_nodes(name: str) -> None:
-    if _may_have_nodes(name):
-        lab = state.find(name)
-        nodes.down(name, lab.slot if lab is not None else slots.held(state.directory_of(name)))
+def _remove_nodes(name: str, slot: int | None, *, has_nodes: bool) -> None:
+    if has_nodes:
+        nodes.down(name, slot)
 
 
-def _may_have_nodes(name: str) -> bool:
-    """Without a record, as after a crash, all that bears the name is the lab's, unless another directory's lab has it."""
-    lab = state.find(name)
-    return lab.options.has_nodes if lab is not None else not _namesakes(name, state.directory_of(name))
-
-
-def _remove_cgroups(name: str) -> None:
+def _remove_cgroups(name: str, *, has_nodes: bool) -> None:
     """Once nothing can start any more.
 
     Waits for the end of all that ran in them, and so of its mounts; then frees their devices.
     """
-    if _may_have_nodes(name):
+    if has_nodes:
         cgroups.remove(name)
         loop_devices.detach_dead()
 

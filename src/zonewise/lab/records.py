@@ -17,7 +17,7 @@ def write(path: Path, record: msgspec.Struct) -> None:
 
 def read(path: Path, type_: type[T]) -> T:
     """Raises FileNotFoundError, or NewerError for one of a newer release."""
-    record = stored_file.read(path, type_, _decode)
+    record = stored_file.read(path, type_, decode)
     if record is None:
         raise FileNotFoundError(f"no record {path}")
     return record
@@ -38,7 +38,7 @@ def _encode(value: Any) -> str:
     raise NotImplementedError(f"records hold no {type(value).__name__}")
 
 
-def _decode(type_: type, value: Any) -> Any:
+def decode(type_: type, value: Any) -> Any:
     if type_ is Path:
         return Path(value)
     raise NotImplementedError(f"records hold no {type_.__name__}")

@@ -7,7 +7,6 @@ below the kernel's ephemeral range, so no outgoing connection takes one while it
 import fcntl
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +65,8 @@ def owners(registry: Path | None = None) -> list[Path]:
 
 
 def default_registry() -> Path:
-    return Path(tempfile.gettempdir()) / "zonewise-slots"
+    """The same for all users and whatever their TMPDIR: addresses, ports and names are the machine's."""
+    return Path("/tmp", "zonewise-slots")  # noqa: S108 - every user may write here, and remove only what is theirs
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import paths, records
 from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.controlplane import programs
-from zonewise.objects.stored import Stored
+from zonewise.objects import stored
+from zonewise.objects.stored import Stored, StoredError
 
 DEFAULT_NAME = "default"
 _BRIEFLY_SECONDS = 0.2  # as long as a call of `is_held` may hold the lock
@@ -145,6 +146,15 @@ def find(name: str) -> Lab | None:
         return records.read(directory_of(name) / _RECORD, Lab)
     except FileNotFoundError:
         return None
+
+
+def may_have_nodes(directory: Path) -> bool:
+    """Of a lab of anyone, whose record is only looked at; True also if it tells nothing that we understand."""
+    try:
+        record = (directory / _RECORD).read_bytes()
+        return stored.read(record, Lab, str(directory), records.decode).options.has_nodes
+    except (OSError, StoredError):
+        return True
 
 
 def get(name: str) -> Lab:
