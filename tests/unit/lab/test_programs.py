@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from zonewise.lab.controlplane import programs
@@ -50,3 +51,9 @@ def test_api_server_advertises_non_loopback_addresses(address: str, flag: str) -
 def test_no_two_programs_share_a_port() -> None:
     ports = [LAYOUT.port(program) for program in Program]
     assert len(set(ports)) == len(ports)
+
+
+def test_api_server_of_an_earlier_release_is_started_without_a_front_proxy() -> None:
+    """A record without the field is of one: its directory has no such certificates."""
+    settings = msgspec.json.decode('{"version": "v1.36.3"}', type=ControlPlaneConfig)
+    assert not any("proxy" in flag for flag in programs.command(Program.APISERVER, settings, LAYOUT))

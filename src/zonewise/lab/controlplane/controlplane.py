@@ -17,6 +17,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from zonewise.errors import ZonewiseError
 from zonewise.lab import paths, processes, records, slots
 from zonewise.lab.build import binaries
@@ -89,6 +91,7 @@ class ControlPlane:
         built = binaries.find(settings.version)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         layout = ControlPlaneFiles(directory, data_directory(directory), built.directory, slots.claim(directory))
+        settings = _with_front_proxy(settings, layout)
         records.write(directory / _RECORD, ControlPlaneRecord(settings, layout))
         return cls(ControlPlaneRecord(settings, layout))
 
@@ -251,6 +254,12 @@ class ControlPlane:
             running = (processes.find(self.directory, program) for program in group)
             processes.stop([process for process in running if process is not None], grace_seconds)
         shutil.rmtree(self.layout.data, ignore_errors=True)
+
+
+def _with_front_proxy(settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> ControlPlaneConfig:
+    """On record: a control plane of an earlier release has no such certificates, and starts again without the flags."""
+    flags = (*programs.front_proxy_flags(layout.pki), *settings.flags.get(Program.APISERVER, ()))
+    return msgspec.structs.replace(settings, flags={**settings.flags, Program.APISERVER: flags})
 
 
 def halt(directory: Path) -> None:

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zonewise.lab.controlplane import kubeconfig, pki, programs
-from zonewise.lab.controlplane.programs import ADMIN, KUBELET_CLIENT, ControlPlaneFiles
+from zonewise.lab.controlplane.programs import (
+    ADMIN,
+    FRONT_PROXY_CA,
+    FRONT_PROXY_CLIENT,
+    KUBELET_CLIENT,
+    ControlPlaneFiles,
+)
 from zonewise.lab.records import write_private
 
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
@@ -20,6 +26,9 @@ def write(layout: ControlPlaneFiles, address: str, server: str) -> None:
     hosts = ["localhost", *_SERVICE_NAMES, "127.0.0.1", programs.KUBERNETES_SERVICE_ADDRESS, address]
     authority.server("kube-apiserver", hosts, now).write(layout.pki, "apiserver")
     write_private(layout.pki / "sa.key", pki.service_account_key())
+    front_proxy = pki.LabAuthority.create(FRONT_PROXY_CA, now)
+    front_proxy.pair.write(layout.pki, FRONT_PROXY_CA)
+    front_proxy.client(FRONT_PROXY_CLIENT, (), now).write(layout.pki, FRONT_PROXY_CLIENT)
     for name, user in programs.USERS.items():
         pair = authority.client(user.name, user.groups, now)
         kubeconfig.write(layout.kubeconfig(name), server, authority.pair.certificate_pem, user.name, pair)

@@ -1,4 +1,4 @@
-"""The lab's certificates: one authority, the API server's leaf, client certificates per user, the service account key.
+"""The lab's certificates: an authority for all and one for the front proxy, server and client certificates, the service account key.
 
 Everything is made in memory with P-256 keys (milliseconds) and written with keys readable by their owner only.
 """

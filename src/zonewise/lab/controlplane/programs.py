@@ -46,6 +46,11 @@ USERS = {
 }
 
 
+FRONT_PROXY_CA = "front-proxy-ca"
+FRONT_PROXY_CLIENT = "front-proxy-client"
+"""What the API server is to API servers behind it (aggregation): they take its word for who asks."""
+
+
 class ControlPlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What may differ between control planes."""
 
@@ -135,6 +140,19 @@ def _apiserver(settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[
         "--allow-privileged=true",
         "--profiling=false",
     ]
+
+
+def front_proxy_flags(pki: Path) -> tuple[str, ...]:
+    """The API server's. The authority is another than the cluster's, whose clients must not ask in the name of others."""
+    return (
+        f"--requestheader-client-ca-file={pki / FRONT_PROXY_CA}.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY_CLIENT}",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-username-headers=X-Remote-User",
+        f"--proxy-client-cert-file={pki / FRONT_PROXY_CLIENT}.crt",
+        f"--proxy-client-key-file={pki / FRONT_PROXY_CLIENT}.key",
+    )
 
 
 def _controller_manager(settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
