@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,18 @@ def test_only_the_logs_of_a_failed_start_remain(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     cluster.remove(tmp_path, keep_logs=True)
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["log", "log/mon.log"]
+
+
+def test_address_of_another_machine_has_no_free_port() -> None:
+    with pytest.raises(CephError, match=r"no port of 192\.0\.2\.1 can be used"):
+        cluster._free_port("192.0.2.1")
+
+
+def test_taken_ports_are_given_up_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(cluster, "_FREE_PORTS", range(port, port + 1))
+        with pytest.raises(CephError, match=f"no free port of 127.0.0.1 found between {port} and {port}"):
+            cluster._free_port("127.0.0.1")
+    assert cluster._free_port("127.0.0.1") == port

@@ -6,6 +6,7 @@ Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alo
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -17,7 +18,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ _RECORD: Final = "ceph.json"
 _TIMEOUT_SECONDS: Final = 180.0
 _COMMANDS: Final = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool", "ceph-authtool", "setpriv")
 _FREE_PORTS: Final = range(24000, 32000)
+_FREE_PORT_TRIES: Final = 1000
 
 
 class CephError(ZonewiseError):
@@ -243,11 +244,17 @@ def remove(directory: Path, *, keep_logs: bool = False) -> None:
 
 def _free_port(address: str) -> int:
     """Not an ephemeral one, which a connection may take while the monitor is stopped; and none of a lab's slots."""
-    while True:
+    for _ in range(_FREE_PORT_TRIES):
         port = _FREE_PORTS.start + secrets.randbelow(len(_FREE_PORTS))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((address, port))
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise CephError(f"no port of {address} can be used: {error.strerror}") from error
             return port
+    raise CephError(f"no free port of {address} found between {_FREE_PORTS.start} and {_FREE_PORTS.stop - 1}")
 
 
 def _make(cluster: LabCeph, osd_bytes: int) -> None:
