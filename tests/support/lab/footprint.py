@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from zonewise.lab import slots
@@ -18,7 +18,8 @@ from zonewise.lab.decide.kubelet_config import KERNEL_SETTINGS
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import cgroups, loop_devices
 
-_SETTINGS = (*KERNEL_SETTINGS, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+_SETTINGS = {**KERNEL_SETTINGS, "net/ipv4/ip_forward": 1, "net/ipv6/conf/all/forwarding": 1}
+"""With the values that kubelets and routers write."""
 _NAMESPACES = Path("/run/netns")
 
 
@@ -26,6 +27,11 @@ def settings() -> dict[str, str]:
     """Of the machine's kernel, those that nodes or routers need with other values."""
     files = {name: Path("/proc/sys", name) for name in _SETTINGS}
     return {name: file.read_text().strip() for name, file in files.items() if file.exists()}
+
+
+def written_by_labs(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
+    """Settings that have changed to what a lab writes; a machine's other programs write other values, too."""
+    return {name: value for name, value in after.items() if before.get(name) != value == str(_SETTINGS[name])}
 
 
 def bears(text: str, labs: Iterable[str]) -> bool:
@@ -55,12 +61,12 @@ def dead_loop_devices() -> set[str]:
     return set(loop_devices.without_path(Path("/sys/block")))
 
 
-def orphans() -> set[str]:
-    """Network namespaces, cgroups and links of labs that hold no slot."""
+def orphans(labs: Collection[str] | None = None) -> set[str]:
+    """Network namespaces, cgroups and links of labs that hold no slot; of these labs only, if given, and then no links."""
     before = _holders()
     made = set(_made())
     holders = before | _holders()  # labs start and end meanwhile
-    return {what for what, owner in made if owner not in holders}
+    return {what for what, owner in made if owner not in holders and (labs is None or owner in labs)}
 
 
 def _holders() -> set[str]:

@@ -2,7 +2,7 @@
 
 `LeftoverCheck` runs in pytest's own process, once all workers have ended. It stops what the workers shared, fails the
 run if anything else is still there, and ends that; also if labs that are gone left a namespace, a cgroup or a link, or
-if the kernel has other settings than before. For a run that was killed, a reaper does so: a process in a session of its
+if the kernel has settings that labs write, and had others before. For a run that was killed, a reaper does so: a process in a session of its
 own that waits for the end of pytest. Other runs have other ids.
 """
 
@@ -55,9 +55,9 @@ class LeftoverCheck:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _changed(self) -> list[str]:
-        settings = footprint.settings()
-        names = (name for name, before in self._settings.items() if settings.get(name) != before)
-        return [*sorted(footprint.orphans() - self._orphans), *(f"{name} = {settings.get(name)}" for name in names)]
+        written = footprint.written_by_labs(self._settings, footprint.settings())
+        new = footprint.orphans() - self._orphans
+        return [*sorted(new), *(f"{name} = {value}" for name, value in written.items())]
 
 
 def _left_in_the_end(run: str) -> list[str]:

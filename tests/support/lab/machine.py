@@ -29,7 +29,6 @@ class Machine:
         self.environ = {**os.environ, "ZONEWISE_STATE": str(state)}
         self.names: set[str] = set()
         self._settings = footprint.settings()
-        self._orphans = footprint.orphans()
         self._dead_devices = footprint.dead_loop_devices()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -97,8 +96,8 @@ class Machine:
         assert [namespace for name in self.names for namespace in namespaces.of_lab(name)] == []
         assert self.cgroups() == []
         assert self.mounts() == []
-        assert footprint.orphans() - self._orphans == set()
-        assert footprint.settings() == self._settings
+        assert footprint.orphans(self.names) == set()
+        assert footprint.written_by_labs(self._settings, footprint.settings()) == {}
         until(lambda: not self.dead_devices())
 
 
