@@ -127,8 +127,9 @@ def up(
     """Start a cluster and wait until it is ready.
 
     If the lab runs already, only changed images and manifests are applied, or an error names the options that differ.
-    Remains of a crashed lab are removed first. Beside other nodes, kwok nodes have the taint kwok.x-k8s.io/node=fake:NoSchedule, so
-    that pods that must really run are not scheduled there.
+    Images are built before, while the lab can be used; if a build fails, the lab keeps the images that it has.
+    Remains of a crashed lab are removed first. Beside other nodes, kwok nodes have the taint
+    kwok.x-k8s.io/node=fake:NoSchedule, so that pods that must really run are not scheduled there.
     """
     from zonewise.lab import labs
     from zonewise.lab.build import build

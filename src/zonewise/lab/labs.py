@@ -51,19 +51,21 @@ _FLAGS = {
 def up(name: str, options: LabOptions, progress: Progress, builds: ProgressReporter | None = None) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first.
 
-    Images of a new lab are built when their sources have changed; `builds` shows the progress.
+    Images are built where their sources have changed; `builds` shows the progress. A lab that runs goes on with those that it
+    has if that fails.
     """
     check(name, options)
+    images = _build_images(name, options, builds or ProgressReporter(io.StringIO()))
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
-            running = _with_images_of_now(running, builds or ProgressReporter(io.StringIO()), progress)
+            running = _with_images_of_now(running, images, progress)
             _install_contents(running, progress)
             return running
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
             _remove(name)
-        programs = _find_programs(options, builds or ProgressReporter(io.StringIO()))
+        programs = _find_programs(options, images)
         return _start(name, options, programs, progress)
 
 
@@ -146,26 +148,46 @@ class LabPrograms:
     csi_image: LabImage | None = None
 
 
-def _find_programs(options: LabOptions, reporter: ProgressReporter) -> LabPrograms:
+@dataclass(frozen=True, slots=True)
+class BuiltImages:
+    """Of the sources as they are now: for the programs, and for the storage driver."""
+
+    image: LabImage | None = None
+    csi_image: LabImage | None = None
+    error: ZonewiseError | OSError | None = None
+
+
+def _find_programs(options: LabOptions, images: BuiltImages) -> LabPrograms:
     built = binaries.find(options.version).directory
     if not options.has_nodes:
         return LabPrograms(built)
     machine.require(setup.missing_for_nodes(network_policies=options.network_policies))
     router = kube_router.find() if options.network_policies else None
-    return LabPrograms(built, node_runtime.find(), router, *_images(options, reporter))
+    runtime = node_runtime.find()
+    if images.error is not None:
+        raise images.error
+    return LabPrograms(built, runtime, router, images.image, images.csi_image)
 
 
-def _images(options: LabOptions, reporter: ProgressReporter) -> tuple[LabImage | None, LabImage | None]:
-    """Of the sources as they are now: for the programs, and for the storage driver."""
-    return (
-        _image(ImageTarget.PROGRAMS, reporter) if options.demo or options.zonewise else None,
-        _image(ImageTarget.CSI, reporter) if options.zonewise and options.ceph else None,
-    )
+def _build_images(name: str, options: LabOptions, reporter: ProgressReporter) -> BuiltImages:
+    """Before the lab is locked: in the minutes that it may take, a lab that runs can be used."""
+    if not (options.demo or options.zonewise):
+        return BuiltImages()
+    with state.locked(name):
+        _running(name, options)  # says now what it would say after the build
+    try:
+        image = _image(ImageTarget.PROGRAMS, reporter)
+        return BuiltImages(image, _image(ImageTarget.CSI, reporter) if options.zonewise and options.ceph else None)
+    except (ZonewiseError, OSError) as error:
+        return BuiltImages(error=error)
 
 
-def _with_images_of_now(lab: Lab, reporter: ProgressReporter, progress: Progress) -> Lab:
+def _with_images_of_now(lab: Lab, images: BuiltImages, progress: Progress) -> Lab:
     """The lab, whose nodes have the images of sources that were changed since it started."""
-    image, csi_image = _images(lab.options, reporter)
+    if images.error is not None:
+        progress(f"no new images, the lab keeps those it has: {images.error}")
+        return lab
+    image, csi_image = images.image, images.csi_image
     if (image, csi_image) == (lab.image, lab.csi_image):
         return lab
     for made, loaded in ((image, lab.image), (csi_image, lab.csi_image)):
@@ -216,11 +238,12 @@ def _keep_logs_after_failure(name: str) -> None:
     if lab is None:
         _remove(name)
     elif lab.phase is LabPhase.STARTING:
-        has_nodes = lab.options.has_nodes
-        _remove_nodes(name, lab.slot, has_nodes=has_nodes)
+        if lab.options.has_nodes:
+            nodes.down(name, lab.slot)
         cluster.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
-        _remove_cgroups(name, has_nodes=has_nodes)
+        if lab.options.has_nodes:
+            _remove_cgroups(name)
 
 
 def _register(name: str, directory: Path, options: LabOptions, programs: LabPrograms) -> Lab:
@@ -332,26 +355,22 @@ def _remove(name: str) -> None:
     """
     directory, lab = state.directory_of(name), state.find(name)
     has_nodes = lab.options.has_nodes if lab is not None else node_owner.owns_nodes(name, directory)
-    _remove_nodes(name, lab.slot if lab is not None else slots.held(directory), has_nodes=has_nodes)
+    if has_nodes:
+        nodes.down(name, lab.slot if lab is not None else slots.held(directory))
     cluster.remove(directory / "ceph")
     controlplane.halt(directory)
-    _remove_cgroups(name, has_nodes=has_nodes)
+    if has_nodes:
+        _remove_cgroups(name)
     controlplane.remove(directory)
 
 
-def _remove_nodes(name: str, slot: int | None, *, has_nodes: bool) -> None:
-    if has_nodes:
-        nodes.down(name, slot)
-
-
-def _remove_cgroups(name: str, *, has_nodes: bool) -> None:
+def _remove_cgroups(name: str) -> None:
     """Once nothing can start any more.
 
     Waits for the end of all that ran in them, and so of its mounts; then frees their devices.
     """
-    if has_nodes:
-        cgroups.remove(name)
-        loop_devices.detach_dead()
+    cgroups.remove(name)
+    loop_devices.detach_dead()
 
 
 @contextmanager

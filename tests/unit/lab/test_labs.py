@@ -9,7 +9,9 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab import labs
-from zonewise.lab.state import LabOptions
+from zonewise.lab.build.buildah import ImageBuildError
+from zonewise.lab.labs import BuiltImages
+from zonewise.lab.state import Lab, LabImage, LabOptions
 
 ZONES = ("zone-a",)
 REFUSED = {
@@ -43,3 +45,14 @@ def test_lock_of_a_down_that_was_killed_at_its_end_is_removed(tmp_path: Path, mo
     assert not (tmp_path / "state").exists()
     assert not labs.down("ended", lambda _step: None)
     assert not (tmp_path / "state").exists()
+
+
+def test_running_lab_keeps_its_images_when_new_ones_cannot_be_built(tmp_path: Path) -> None:
+    options = LabOptions(zones=ZONES, nodes_per_zone=1, kube_proxy=True, demo=True)
+    image = LabImage("localhost/zonewise:1", tmp_path / "image.tar")
+    lab = Lab(name="lab", directory=tmp_path, slot=0, binaries=tmp_path, options=options, image=image)
+    steps: list[str] = []
+    images = BuiltImages(error=ImageBuildError("no such package"))
+    assert labs._with_images_of_now(lab, images, steps.append) == lab
+    assert steps == ["no new images, the lab keeps those it has: no such package"]
+    assert not list(tmp_path.iterdir())
