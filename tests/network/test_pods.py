@@ -46,6 +46,13 @@ def test_node_has_settings_of_its_own_where_a_kubelet_would_change_the_machines(
     assert path.read_text() == before
 
 
+def test_user_namespace_in_a_node_gets_a_proc_of_its_own(small_lab: Lab) -> None:
+    """As a pod with `hostUsers: false` does, where runc can map its users; the kernel's rule is mount_too_revealing."""
+    script = "mount -t proc proc /tmp && cat /tmp/self/uid_map"
+    argv = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c", script)
+    assert in_node(small_lab, FIRST, *argv).split() == ["0", "0", "1"]
+
+
 def test_nodes_are_ready_with_labels_and_pod_ranges(small_lab: Lab) -> None:
     listed = ControlPlane.attach(small_lab.directory).request("GET", "/api/v1/nodes")["items"]
     assert [node["metadata"]["name"] for node in listed] == [FIRST, SECOND]

@@ -68,6 +68,7 @@ def _make_own(root: Path, directory: Path, etc: dict[str, str]) -> None:
     mounts.mount("tmpfs", root / "dev/shm", f"mode={_SHARED_BY_ALL:o}")
     mounts.mount("proc", root / "proc")
     _hide_settings(root)
+    _keep_whole_proc(root)
     mounts.mount("sysfs", root / "sys")
     mounts.bind(Path("/sys/fs/cgroup"), root / "sys/fs/cgroup", recursive=True)
 
@@ -80,6 +81,12 @@ def _hide_settings(root: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{value}\n")
             mounts.bind(file, setting)
+
+
+def _keep_whole_proc(root: Path) -> None:
+    """Pods with `hostUsers: false` get a /proc only where one without anything mounted on it exists; see mount_too_revealing."""
+    (root / ".proc").mkdir()
+    mounts.mount("proc", root / ".proc")
 
 
 def _make_etc(root: Path, etc: dict[str, str]) -> None:
