@@ -75,7 +75,7 @@ async def _sockets(what: str, host: str | None, port: int) -> list[socket.socket
         if not host:
             return [_socket_on_all_addresses(port)]
         for family, address in await _resolve(host, port):
-            opened.append(socket.create_server(address[:2], family=family, backlog=_BACKLOG))  # for IPv6, of IPv6 only
+            opened.append(socket.create_server(address, family=family, backlog=_BACKLOG))  # for IPv6, of IPv6 only
     except OSError as error:
         for sock in opened:
             sock.close()
