@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
+import inspect
+import os
 import resource
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from support.process import wait_for
 from support.waiting import eventually
@@ -40,14 +47,26 @@ TRUSTING = ssl.create_default_context(cadata=AUTHORITY.certificate_pem.decode())
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """uvloop is production's; it accepts, wraps and closes sockets in ways of its own."""
+
+    @functools.wraps(test)
+    def run(*, new_loop: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(test(**fixtures))
+
+    parameters = [
+        *inspect.signature(test).parameters.values(),
+        inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY),
+    ]
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    loops = [uvloop.new_event_loop, asyncio.new_event_loop]
+    return pytest.mark.parametrize("new_loop", loops, ids=["uvloop", "asyncio"])(run)
+
+
 def certificate() -> bytes:
     leaf = AUTHORITY.issue([HOST], dt.datetime.now(dt.UTC), dt.timedelta(days=1))
     return leaf.certificate_pem + leaf.key_pem
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_pool, "FIRST_REQUEST_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -92,21 +111,80 @@ async def drop(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("connect", [with_tls, without_tls, half_a_request])
-async def test_admission_server_ends_connections_without_a_request(connect: Callable[[int], Awaitable[Opened]]) -> None:
+def admission_server() -> AdmissionServer:
     context = server_context()
     load_pem(context, certificate())
-    async with AdmissionServer([], context, KEY.__eq__, host=HOST, port=0) as server:
+    return AdmissionServer([], context, KEY.__eq__, host=HOST, port=0)
+
+
+@on_both_loops
+@pytest.mark.parametrize("connect", [with_tls, without_tls, half_a_request])
+async def test_admission_server_ends_connections_without_a_request(
+    monkeypatch: pytest.MonkeyPatch, connect: Callable[[int], Awaitable[Opened]]
+) -> None:
+    monkeypatch.setattr(connection_pool, "FIRST_REQUEST_SECONDS", 0.5)
+    async with admission_server() as server:
         assert await is_ended(await connect(server.port))
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_health_server_ends_idle_connections_and_keeps_used_ones() -> None:
+@on_both_loops
+@pytest.mark.parametrize("connect", [with_tls, without_tls])
+async def test_oldest_of_too_many_connections_is_closed(
+    monkeypatch: pytest.MonkeyPatch, connect: Callable[[int], Awaitable[Opened]]
+) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: 16)  # so four connections are kept
+    async with admission_server() as server:
+        opened = [await connect(server.port) for _ in range(6)]
+        assert [await is_ended(one) for one in opened[:2]] == [True, True]
+        await asyncio.sleep(0.2)
+        assert not any(reader.at_eof() for reader, _ in opened[2:])
+        for _, writer in opened:
+            await drop(writer)
+
+
+@on_both_loops
+async def test_stopping_server_ends_handshakes_under_way() -> None:
+    async with admission_server() as server:
+        silent = await without_tls(server.port)
+        await drop((await with_tls(server.port))[1])  # the silent one was accepted before it
+    assert await is_ended(silent)
+
+
+@on_both_loops
+async def test_accepting_pauses_while_descriptors_are_used_up(capsys: pytest.CaptureFixture[str]) -> None:
+    async with health.serve(Health(), HOST) as port:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.socket() as client:
+            client.setblocking(False)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free_descriptor(), before[1]))
+            try:
+                await asyncio.get_running_loop().sock_connect(client, (HOST, port))
+                started = time.monotonic()
+                await asyncio.sleep(0.3)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            attempts = 1 + int(time.monotonic() - started)
+            assert 1 <= capsys.readouterr().out.count("connection not accepted, retrying") <= attempts
+            reader, writer = await asyncio.open_connection(sock=client)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(30):
+                assert b"200" in await reader.readline()
+            await drop(writer)
+
+
+def lowest_free_descriptor() -> int:
+    descriptor = os.dup(0)
+    os.close(descriptor)
+    return descriptor
+
+
+@on_both_loops
+async def test_health_server_ends_idle_connections_and_keeps_used_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     async with health.serve(Health(), HOST) as port:
         used = await asyncio.open_connection(HOST, port)
         used[1].write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200" in await used[0].readline()
+        monkeypatch.setattr(connection_pool, "FIRST_REQUEST_SECONDS", 0.5)
         assert await is_ended(await asyncio.open_connection(HOST, port))
         used[1].write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(30):
@@ -163,6 +241,7 @@ async def post_review(port: int) -> bool:
 @pytest.mark.usefixtures("many_descriptors")
 async def test_caller_is_served_beside_more_idle_connections_than_descriptors(tmp_path: Path) -> None:
     """All come from the caller's address, as behind NAT."""
+    started = time.monotonic()
     with limited_server(tmp_path) as (process, port):
         opened = [await (without_tls if index % 2 else with_tls)(port) for index in range(IDLE)]
         assert [await post_review(port) for _ in range(3)] == [True] * 3
@@ -170,5 +249,6 @@ async def test_caller_is_served_beside_more_idle_connections_than_descriptors(tm
         for _, writer in opened:
             await drop(writer)
     log = (tmp_path / "log").read_text()
-    assert log.count("too many idle connections") == 1, log[-2000:]
-    assert "out of system resource" not in log
+    minutes = (time.monotonic() - started) // 60
+    assert 1 <= log.count("too many idle connections") <= 1 + minutes, log[-2000:]
+    assert "connection not accepted" not in log

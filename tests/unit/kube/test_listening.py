@@ -59,3 +59,10 @@ async def test_foreign_host_is_a_one_line_error() -> None:
     with pytest.raises(ZonewiseError, match=r"health and metrics: .*192\.0\.2\.1.*; choose a free address"):
         async with health.serve(Health(), "192.0.2.1"):
             pass
+
+
+async def test_link_local_address_keeps_its_interface() -> None:
+    """No machine has this one; without its interface it would be an invalid argument."""
+    with pytest.raises(ZonewiseError, match=r"Cannot assign requested address .*fe80::5ca1:ab1e"):
+        async with health.serve(Health(), "fe80::5ca1:ab1e%lo"):
+            pass

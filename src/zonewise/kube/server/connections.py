@@ -33,7 +33,7 @@ class Connections:
         self.server = server
         self._limit = min(MAX_ON_PROBATION, descriptors.limit() // 4)
         self._pool = ConnectionPool(self._limit)
-        self._sockets: dict[ConnectionKey, _Connection] = {}
+        self._open: dict[ConnectionKey, Connection] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = 0
         self._reported_at = float("-inf")
@@ -61,9 +61,9 @@ class Connections:
 
         return renew
 
-    def accept(self, accepted: socket.socket) -> socket.socket:
-        connection = _Connection(self, accepted)
-        self._sockets[connection.key] = connection
+    def accept(self, accepted: socket.socket, address: Any) -> Connection:
+        connection = Connection(self, accepted, address)
+        self._open[connection.key] = connection
         surplus = self._pool.add(connection.key, _now())
         if surplus is not None:
             self._end(surplus)
@@ -72,9 +72,9 @@ class Connections:
             self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._close_expired)
         return connection
 
-    def forget(self, connection: _Connection) -> None:
-        if self._sockets.get(connection.key) is connection:
-            del self._sockets[connection.key]
+    def forget(self, connection: Connection) -> None:
+        if self._open.get(connection.key) is connection:
+            del self._open[connection.key]
             self._pool.remove(connection.key)
 
     def _close_expired(self) -> None:
@@ -84,11 +84,9 @@ class Connections:
         self._sweep = loop.call_later(_SWEEP_SECONDS, self._close_expired) if len(self._pool) else None
 
     def _end(self, key: ConnectionKey) -> None:
-        """The event loop reads the end, whether it waits for TLS, for a request or for a client's answer to a close."""
-        connection = self._sockets.pop(key, None)
+        connection = self._open.pop(key, None)
         if connection is not None:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            connection.end()
 
     def _report(self, address: str) -> None:
         self._closed += 1
@@ -103,34 +101,26 @@ class Connections:
             self._reported_at, self._closed = _now(), 0
 
 
-class CountedListener(socket.socket):
-    """A listening socket, made from another, whose connections are counted."""
+class Connection(socket.socket):
+    """An accepted socket. It is open until the event loop gives it up: asyncio closes, uvloop detaches it."""
 
-    def __init__(self, connections: Connections, listening: socket.socket) -> None:
-        super().__init__(listening.family, listening.type, listening.proto, listening.detach())
-        self._connections = connections
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        accepted, address = super().accept()
-        return self._connections.accept(accepted), address
-
-
-class _Connection(socket.socket):
-    def __init__(self, connections: Connections, accepted: socket.socket) -> None:
-        self.key = _key(_end_of(accepted.getpeername), _end_of(accepted.getsockname))
+    def __init__(self, connections: Connections, accepted: socket.socket, address: Any) -> None:
+        self.key = _key(address, accepted.getsockname())
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
         self._connections = connections
+
+    def end(self) -> None:
+        """The event loop reads the end, whether it waits for TLS, for a request or for a client's answer to a close."""
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connections.forget(self)
         super().close()
 
-
-def _end_of(name: Callable[[], Any]) -> Any:
-    try:
-        return name()
-    except OSError:  # the client has gone already
-        return None
+    def detach(self) -> int:
+        self._connections.forget(self)
+        return super().detach()
 
 
 def _key_of(request: web.BaseRequest) -> ConnectionKey:

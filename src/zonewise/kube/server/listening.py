@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zonewise.errors import ZonewiseError
 from zonewise.kube.decide.connection_pool import IDLE_SECONDS
-from zonewise.kube.server.connections import Connections, CountedListener
+from zonewise.kube.server.accept_loop import AcceptLoop
+from zonewise.kube.server.connections import Connections
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 _SHUTDOWN_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
-_ACCEPTED_AT_ONCE: Final = 16
-"""In a turn of the event loop. Surplus connections are closed some turns later, and until then descriptors must suffice."""
 
 
 def is_loopback(address: str) -> bool:
@@ -34,26 +33,22 @@ def is_loopback(address: str) -> bool:
 class Listener:
     """Listening sockets of one server, in use until closed."""
 
-    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
-        self._servers = servers
+    def __init__(self, accept_loops: Sequence[AcceptLoop]) -> None:
+        self._accept_loops = accept_loops
 
     @property
     def port(self) -> int:
-        return int(self._servers[0].sockets[0].getsockname()[1])
+        return self._accept_loops[0].port
 
     def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        for accept_loop in self._accept_loops:
+            accept_loop.close()
 
 
 async def listen_for(server: LazyHttpServer, host: str | None, port: int, tls: ssl.SSLContext | None) -> Listener:
     """As `listen`, for a server that is loaded with the first connection."""
-    loop = asyncio.get_running_loop()
-    servers = []
-    for sock in await _sockets(server.name, server.connections, host, port):
-        servers.append(await loop.create_server(server.connection, sock=sock, ssl=tls, backlog=_ACCEPTED_AT_ONCE))
-        sock.listen(_BACKLOG)
-    return Listener(servers)
+    sockets = await _sockets(server.name, host, port)
+    return Listener([AcceptLoop(sock, server.connections, server.connection, tls) for sock in sockets])
 
 
 async def listen(
@@ -63,23 +58,24 @@ async def listen(
 
     The runner closes what was opened.
     """
-    from aiohttp import web  # noqa: PLC0415 - loaded already by the caller, who made the runner
+    from zonewise.kube.server.site import AcceptSite  # noqa: PLC0415 - imports aiohttp, as the caller has already
 
-    for sock in await _sockets(connections.server, connections, host, port):
-        await web.SockSite(runner, sock, ssl_context=tls, backlog=_ACCEPTED_AT_ONCE).start()
-        sock.listen(_BACKLOG)
-    return int(runner.addresses[0][1])
+    assert runner.server is not None, "the runner is not set up"
+    sockets = await _sockets(connections.server, host, port)
+    accept_loops = [AcceptLoop(sock, connections, runner.server, tls) for sock in sockets]
+    for accept_loop in accept_loops:
+        await AcceptSite(runner, accept_loop).start()
+    return accept_loops[0].port
 
 
-async def _sockets(what: str, connections: Connections, host: str | None, port: int) -> list[CountedListener]:
+async def _sockets(what: str, host: str | None, port: int) -> list[socket.socket]:
     """`what` names the server when it can't be had."""
-    opened: list[CountedListener] = []
+    opened: list[socket.socket] = []
     try:
         if not host:
-            return [CountedListener(connections, _socket_on_all_addresses(port))]
+            return [_socket_on_all_addresses(port)]
         for family, address in await _resolve(host, port):
-            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)  # for IPv6, of IPv6 only
-            opened.append(CountedListener(connections, listening))
+            opened.append(socket.create_server(address, family=family, backlog=_BACKLOG))  # for IPv6, of IPv6 only
     except OSError as error:
         for sock in opened:
             sock.close()
