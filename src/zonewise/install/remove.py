@@ -1,4 +1,4 @@
-"""Uninstall: everything that an install made, in an order that never cuts traffic off.
+"""Uninstall: everything that an install made, in an order in which what is left never needs what is gone.
 
 Services go back to kube-proxy, then webhooks and policies with parameters go, then programs and rights, then the policies
 that limit our accounts, the rules on the nodes, our annotations and labels on other objects, and last, where nothing of a
