@@ -7,6 +7,7 @@ user's is in them or with `purge`, the CRD and the namespace.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _CREATED: Final[dict[InstallComponent, tuple[tuple[str, str], ...]]] = {
 """What programs create while they run."""
 _PROXIES: Final = {InstallComponent.PROXY, InstallComponent.PROXY_ALL}
 _TIMEOUT_SECONDS: Final = 120.0
+_HANDOVER_SECONDS: Final = 5.0
+"""In which kube-proxy gets rules for Services that are returned to it; those of our proxy serve them until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +89,17 @@ async def remove(
     others = [obj for obj in objects if obj not in namespaces and obj not in crds]
     components -= _still_running(others, components, values)
     proxy = next((obj for obj in others if identity(obj.document) == _proxy(values)), ManifestObject({}))
+    returned = False
     if components & _PROXIES:
         async for outcome in _return_services(client, dry_run=dry_run):
+            returned = True
             yield outcome
     unready = await _unready_nodes(client) if proxy.live is not None or whole else []
     async for outcome in apply.remove(client, others, dry_run=dry_run):
         yield outcome
     if components & _PROXIES and proxy.live is not None:
         if not dry_run:
+            await asyncio.sleep(_HANDOVER_SECONDS if returned else 0)
             await _clean_nodes(client, proxy.live, unready, values.namespace)
         for outcome in _cleaned(unready):
             yield outcome

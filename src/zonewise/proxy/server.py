@@ -31,6 +31,7 @@ from zonewise.proxy.decide.programming_latency import PendingTriggerTimes
 from zonewise.proxy.decide.rules import AddressLimits, PortName, PortRules, address_limits
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
+from zonewise.proxy.handover import Handover
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
 from zonewise.proxy.informers import ProxyInformers
 from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket, readable
@@ -148,6 +149,7 @@ class Proxy:
         self._changed_udp: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose stale flows are to be removed."""
         self._service_cidrs = ServiceCidrs(client, self._node_changed, config.service_ranges)
+        self._handover = None if config.all_services else Handover(client, self._pending.add)
         self._traffic = connection_stats.TrafficCount() if config.measure_traffic else None
 
     async def run(self, health: Health) -> None:
@@ -166,6 +168,9 @@ class Proxy:
             group.create_task(self._informers.run(synced), name="watches")
             await synced.wait()
             await self._service_cidrs.known.wait()
+            if self._handover is not None:
+                self._informers.services.on_change(self._handover.service_changed, from_now_on=True)
+                group.create_task(self._handover.run(), name="handover")
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._poll_node(), name="addresses")
             if self._config.kube_proxy_pages:
@@ -244,6 +249,9 @@ class Proxy:
         location = self._informers.location()
         self._rules.limits = self._config.address_limits(self._service_cidrs.cidrs, self._informers.pod_ranges())
         for key in keys:
+            if self._handover is not None and self._handover.holds(key):
+                self._trigger_times.drop(key)
+                continue
             before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)
             try:

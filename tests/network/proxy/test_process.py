@@ -101,8 +101,12 @@ async def _label(pods: Pods, node: str, value: str | None) -> None:
 
 
 async def _has(namespace: str, address: str) -> bool:
-    listed = namespaces.run(namespaces.command(namespace, ["nft", "list", "map", "ip", "zonewise", "svc"]))
-    return address in listed
+    return address in _served(namespace)
+
+
+def _served(namespace: str) -> str:
+    """By the Zonewise proxy."""
+    return namespaces.run(namespaces.command(namespace, ["nft", "list", "map", "ip", "zonewise", "svc"]))
 
 
 async def test_no_connection_fails_when_the_proxy_is_killed_and_restarted(
@@ -147,7 +151,9 @@ async def test_service_moves_between_the_proxies_by_label(
             for label, ours in ((LABEL, True), (dict.fromkeys(LABEL), False)):
                 await pods.client.patch(SERVICES, "moving", MergePatch({"metadata": {"labels": label}}), pods.namespace)
                 await _until_served_by(proxy, address, ours=ours)
+                assert await _has(proxy.namespace, address), "our rules stay until kube-proxy has its own"
                 await asyncio.sleep(2)  # until kube-proxy has removed or added it
+    await eventually(_async(lambda: address not in _served(proxy.namespace)), "then they go")
     print(
         f"{len(connections.tries)} connections, {len(connections.failures)} failed, for {connections.longest_outage():.3f} s at most"
     )
