@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from network.proxy.cluster import RunningProxy, create_server_pod, create_service, proxy_on, request_all, wait_served
+from network.proxy.cluster import (
+    LABEL,
+    RunningProxy,
+    create_server_pod,
+    create_service,
+    proxy_on,
+    request_all,
+    wait_served,
+)
 from support.lab.pods import Pods, eventually, fetch
 from zonewise.lab.state import Lab
+from zonewise.objects import ENDPOINT_SLICES
 
 NODE = "zone-a-1"
 LATENCY, SYNC = "kubeproxy_network_programming_duration_seconds", "kubeproxy_sync_proxy_rules_duration_seconds"
@@ -46,6 +55,17 @@ def of_kube_proxy(proxy: RunningProxy, name: str = LATENCY) -> Histogram:
     return Histogram(fetch(proxy.namespace, "http://127.0.0.1:10249/metrics").splitlines(), name)
 
 
+async def until_alone(pods: Pods) -> None:
+    """The proxy counts changes in every namespace, and those of earlier tests may still be on their way out."""
+    selector = ",".join(f"{label}={value}" for label, value in LABEL.items())
+
+    async def check() -> bool:
+        slices = await pods.client.list(ENDPOINT_SLICES, selector=selector)
+        return all(item.metadata.namespace == pods.namespace for item in slices.items)
+
+    await eventually(check, "slices of earlier tests are gone")
+
+
 async def all_counted(proxy: RunningProxy) -> Histogram:
     """Once no change of a slice is left to count: a pod is served before its slice's last change."""
     last, now = None, ours(proxy)
@@ -56,6 +76,7 @@ async def all_counted(proxy: RunningProxy) -> Histogram:
 
 
 async def test_scaled_service_is_counted_by_its_proxy(pods: Pods, proxy: RunningProxy) -> None:
+    await until_alone(pods)
     ports = [{"name": "main", "port": 80, "targetPort": 8080}]
     services = {
         name: await create_service(pods, name, {"selector": {"app": name}, "ports": ports}, ours=is_ours)
