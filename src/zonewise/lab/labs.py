@@ -49,10 +49,10 @@ _FLAGS = {
 
 
 def up(name: str, options: LabOptions, progress: Progress, builds: ProgressReporter | None = None) -> Lab:
-    """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first.
+    """The lab as asked for, running. Remains of a crashed one are removed first.
 
-    Images are built where their sources have changed; `builds` shows the progress. A lab that runs goes on with those that it
-    has if that fails.
+    A lab that runs already gets changed images and manifests only; it keeps its images if their build fails. `builds`
+    shows the progress.
     """
     check(name, options)
     images = _build_images(name, options, builds or ProgressReporter(io.StringIO()))

@@ -39,7 +39,7 @@ BATCH_SECONDS: Final = 0.03
 
 @dataclass(slots=True)
 class WorkloadProgress:
-    """Remembered while pods of a workload are to go. In memory only: the next leader starts anew."""
+    """Remembered while pods of a workload are to go. In memory only: a new leader starts without it."""
 
     uid: str
     backoff: RolloutBackoff = field(default_factory=RolloutBackoff)

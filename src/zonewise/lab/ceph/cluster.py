@@ -293,7 +293,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _run_together(directory: Path, commands: Sequence[Sequence[str]]) -> None:
-    """When one fails, or the wait is interrupted, none goes on; nor when we are killed."""
+    """All end when one fails, the wait is interrupted, or this process is killed."""
     running: list[subprocess.Popen[str]] = []
     try:
         for program, *arguments in commands:

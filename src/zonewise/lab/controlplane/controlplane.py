@@ -292,7 +292,7 @@ def data_directory(directory: Path) -> Path:
 
 
 def _has_room(memory: Path) -> bool:
-    """A container's has 64 MB if nobody asked for more, and etcd ends where it can't write."""
+    """In a container it has 64 MB by default, and etcd ends if it cannot write."""
     return memory.is_dir() and shutil.disk_usage(memory).free >= _ETCD_BYTES
 
 
